@@ -1,0 +1,124 @@
+"""The one module that touches the native library: find it, load it, check it, bind what is ours.
+
+llama-cpp-python's ctypes bindings describe exactly the llama.cpp we build (native/upstream.txt); they load the
+library named by `LLAMA_CPP_LIB_PATH` once, at import, so this module must import them first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+from collections import deque
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from viasd_edge.errors import MaskError, NativeLibraryError
+
+logger = logging.getLogger(__name__)
+
+LAYER_SKIP_VERSION = 1
+_CURE = "build it with `pip install .` in the project's folder, or set VIASD_EDGE_LIB to a folder that holds it"
+_LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # enum ggml_log_level
+_LOG_CONTINUES = 5
+
+_SKIP_STATUS = {  # enum llama_layer_skip_status
+    -1: "there is no context",
+    -2: "the mask's number of layers is not the model's",
+    -3: "the mask holds an unknown flag",
+    -4: "recurrent and hybrid models have no blocks that can be skipped",
+    -5: "models with an encoder cannot be masked",
+    -6: "the mask skips every attention block; keep at least one",
+    -7: "the masked graph could not be built",
+}
+
+
+class Native:
+    """The loaded library: `api` holds llama-cpp-python's bindings, the methods are ours."""
+
+    def __init__(self, api: Any, folder: Path) -> None:
+        self.api = api
+        self.folder = folder
+        self.errors: deque[str] = deque(maxlen=20)  # the library's latest error lines, oldest first
+        self._level = logging.INFO
+        # int32_t llama_set_layer_skip(struct llama_context * ctx, const uint8_t * mask, int32_t n_layer)
+        self._set_layer_skip = api._lib.llama_set_layer_skip  # noqa: SLF001
+        self._set_layer_skip.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32]
+        self._set_layer_skip.restype = ctypes.c_int32
+        # int32_t llama_layer_skip_check(struct llama_context * ctx)
+        self._layer_skip_check = api._lib.llama_layer_skip_check  # noqa: SLF001
+        self._layer_skip_check.argtypes = [ctypes.c_void_p]
+        self._layer_skip_check.restype = ctypes.c_int32
+        # int32_t llama_vocab_first_difference(const struct llama_vocab * a, const struct llama_vocab * b)
+        self._vocab_first_difference = api._lib.llama_vocab_first_difference  # noqa: SLF001
+        self._vocab_first_difference.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._vocab_first_difference.restype = ctypes.c_int32
+        self._log_callback = api.llama_log_callback(self._log)  # must outlive the library's use of it
+        api.llama_log_set(self._log_callback, ctypes.c_void_p(0))
+        api.llama_backend_init()
+
+    def set_layer_skip(self, context: Any, flags: bytes | None) -> None:
+        """Skip blocks in all later decodes of `context`; `flags` is uint8 [n_layer], None skips nothing."""
+        status = self._set_layer_skip(context, flags, 0 if flags is None else len(flags))
+        if status != 0:
+            raise MaskError(_SKIP_STATUS.get(status, f"llama_set_layer_skip answered {status}"))
+
+    def check_layer_skip(self, context: Any) -> None:
+        """Raise MaskError if the architecture builds a block by hand that the present mask would skip."""
+        missed = self._layer_skip_check(context)
+        if missed < 0:
+            raise MaskError(_SKIP_STATUS.get(missed, f"llama_layer_skip_check answered {missed}"))
+        if missed > 0:
+            raise MaskError(f"this architecture builds {missed} of the mask's blocks where they cannot be skipped")
+
+    def vocab_first_difference(self, one: Any, other: Any) -> int | None:
+        """The first token number that both vocabularies have and whose text differs."""
+        token = int(self._vocab_first_difference(one, other))
+        return None if token < 0 else token
+
+    def system_info(self) -> str:
+        """What the library was compiled for, as llama.cpp prints it."""
+        return self.api.llama_print_system_info().decode()
+
+    def _log(self, level: int, text: bytes, _user_data: Any) -> None:
+        line = text.decode(errors="replace").rstrip("\n")
+        if level != _LOG_CONTINUES:
+            self._level = _LOG_LEVELS.get(level, logging.DEBUG)
+        if self._level >= logging.ERROR and line:
+            self.errors.append(line)
+        logger.log(self._level, "%s", line)
+
+
+def library_folder() -> Path:
+    """Where our library is looked for: `VIASD_EDGE_LIB`, else the package's `lib` folder."""
+    override = os.environ.get("VIASD_EDGE_LIB")
+    if override:
+        return Path(override)
+    return Path(str(resources.files("viasd_edge").joinpath("lib")))
+
+
+@cache
+def native() -> Native:
+    """The library, loaded on first use. Raises NativeLibraryError."""
+    folder = library_folder()
+    loaded = sys.modules.get("llama_cpp.llama_cpp")
+    if loaded is not None and Path(str(loaded._base_path)).resolve() != folder.resolve():  # noqa: SLF001
+        raise NativeLibraryError(
+            f"llama_cpp has already loaded {loaded._base_path}, we need {folder}: import viasd_edge before llama_cpp"  # noqa: SLF001
+        )
+    os.environ["LLAMA_CPP_LIB_PATH"] = str(folder)
+    try:
+        import llama_cpp.llama_cpp as api
+    except ImportError as error:
+        raise NativeLibraryError(f"llama-cpp-python is not installed ({error}); {_CURE}") from error
+    except (FileNotFoundError, RuntimeError, OSError) as error:
+        raise NativeLibraryError(f"no usable library in {folder} ({error}); {_CURE}") from error
+    if not hasattr(api._lib, "llama_layer_skip_version"):  # noqa: SLF001
+        raise NativeLibraryError(f"the library in {folder} is stock llama.cpp, without our patch; {_CURE}")
+    version = api._lib.llama_layer_skip_version()  # noqa: SLF001
+    if version != LAYER_SKIP_VERSION:
+        raise NativeLibraryError(f"the library in {folder} has version {version}, not {LAYER_SKIP_VERSION}; {_CURE}")
+    return Native(api, folder)

@@ -1,0 +1,35 @@
+"""Errors a user can cause or mend. Each message is one line that names the cure."""
+
+from __future__ import annotations
+
+
+class EdgeError(Exception):
+    """Base of all our errors; `exit_code` is what the CLI leaves with (1 failure, 2 usage)."""
+
+    exit_code = 1
+
+
+class NativeLibraryError(EdgeError):
+    """The patched library is missing, stale, or answered with an error code."""
+
+
+class DownloadError(EdgeError):
+    """A model could not be fetched; running the same command again resumes."""
+
+
+class ModelError(EdgeError):
+    """A model file, name or pair of models that cannot be used."""
+
+    exit_code = 2
+
+
+class MaskError(EdgeError):
+    """A layer mask that is malformed, impossible, or of another model."""
+
+    exit_code = 2
+
+
+class PromptError(EdgeError):
+    """A prompt that is empty or does not fit the context."""
+
+    exit_code = 2
