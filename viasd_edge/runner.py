@@ -22,6 +22,9 @@ from viasd_edge.model import Model
 
 Logits = NDArray[np.float32]
 
+MAX_ROWS = 64
+"""Rows of logits one decode can return: the library reserves room for them, 0.6 MB each with 152k tokens."""
+
 _DECODE_STATUS = {1: "no room in the KV cache", 2: "aborted", -1: "invalid batch", -2: "out of memory", -3: "failed"}
 
 
@@ -72,6 +75,7 @@ class Runner:
         params.n_ctx = self.n_ctx
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = 1
+        params.n_outputs_max = MAX_ROWS
         params.n_threads = params.n_threads_batch = self.n_threads
         params.flash_attn_type = self._api.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.swa_full = True  # a sliding-window cache that forgets cannot be rewound
@@ -100,13 +104,13 @@ class Runner:
         """Evaluate `tokens` after the present ones; return the logits after each of the last `rows` (default: all).
 
         Without `mask` by the full model. Under a mask, `keep_kv` lets skipped attention blocks still store K and V.
-        Returns float32 [rows, n_vocab], a view valid until the next decode. At most n_batch rows.
+        Returns float32 [rows, n_vocab], a view valid until the next decode. At most MAX_ROWS rows.
         Raises NativeLibraryError if llama_decode fails (the runner is then as before), MaskError for a mask the
         model cannot run under.
         """
         n_rows = len(tokens) if rows is None else rows
-        if n_rows > self.n_batch:
-            raise ValueError(f"{n_rows} rows of logits; at most n_batch = {self.n_batch}")
+        if n_rows > MAX_ROWS:
+            raise ValueError(f"{n_rows} rows of logits; at most {MAX_ROWS}")
         if self.n_past + len(tokens) > self.n_ctx:
             raise ValueError(f"{self.n_past} + {len(tokens)} tokens do not fit the context of {self.n_ctx}")
         if not tokens:

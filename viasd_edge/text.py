@@ -108,6 +108,8 @@ class TextStream:
                 return
         tail = self._stops.add(self._detokenizer.flush()) + self._stops.flush()
         self.text += tail
+        if self._stops.found:
+            self.finish_reason = "stop"
         if tail:
             yield Piece(tail, None)
 

@@ -40,7 +40,39 @@ class Target(Protocol):
 class Drafter(Protocol):
     """Whatever can guess how a sequence goes on."""
 
-    def begin(target: Target, drafter: Drafter | None, prompt: Sequence[int], stats: Stats) -> list[int]:
+    def begin(self, prompt: Sequence[int]) -> None:
+        """A new sequence starts with `prompt`: do now what takes long once."""
+        ...
+
+    def propose(self, tokens: Sequence[int], n: int) -> list[int]:
+        """At most `n` (n >= 1) guesses at what follows `tokens`; may be none."""
+        ...
+
+
+@dataclass
+class Tally:
+    """Tokens a tier proposed, those a later tier looked at, and those that stood."""
+
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+
+
+@dataclass
+class Stats:
+    """Counts of one generation; a strategy adds to them round by round."""
+
+    rounds: int = 0
+    draft: Tally = field(default_factory=Tally)
+    gated: int = 0  # drafted tokens that the slim verifier judged
+    changed: int = 0  # of these, replaced by another token
+    escalated: int = 0  # of these, handed to the full model
+    regenerated: int = 0  # tokens the slim verifier put in place of drafted ones
+    full_tokens: int = 0  # tokens the full model chose itself
+    prompt_seconds: float = 0.0
+
+
+def begin(target: Target, drafter: Drafter | None, prompt: Sequence[int], stats: Stats) -> list[int]:
     """Evaluate all but the last prompt token by the full model; return the prompt as a list to append to.
 
     Afterwards the work counters start from zero: what follows is generation.

@@ -17,4 +17,5 @@ def plain(target: Target, prompt: Sequence[int], *, max_tokens: int, stats: Stat
         [chosen] = greedy(target.decode(tokens[-1:]))
         tokens.append(chosen)
         stats.rounds += 1
+        stats.full_tokens += 1
         yield Token(chosen, "full")

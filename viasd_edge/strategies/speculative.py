@@ -29,6 +29,7 @@ def speculative(
         target.rewind(n_past + 1 + n)
         tokens += chosen[: n + 1]
         stats.rounds += 1
+        stats.full_tokens += 1
         stats.draft.drafted += len(drafted)
         stats.draft.tested += min(n + 1, len(drafted))
         stats.draft.accepted += n

@@ -78,6 +78,8 @@ def _escalate(
 def _count(stats: Stats, drafted: list[int], kept: list[Token], n_gated: int) -> None:
     n_draft = sum(token.tier == "draft" for token in kept)
     stats.rounds += 1
+    stats.regenerated += sum(token.tier == "slim" for token in kept)
+    stats.full_tokens += sum(token.tier == "full" for token in kept)
     stats.gated += n_gated
     stats.changed += bool(drafted) and n_draft < n_gated
     stats.draft.drafted += len(drafted)

@@ -1,0 +1,3 @@
+from viasd_edge.cli import main
+
+main()

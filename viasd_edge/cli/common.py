@@ -1,0 +1,57 @@
+"""What commands share: errors to exit codes, progress bars, colour."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from viasd_edge.errors import EdgeError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def reports_errors(command: Command) -> Command:
+    """Turn our errors into one line on stderr and their exit code. Nothing else is caught."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except EdgeError as error:
+            failure = click.ClickException(str(error))
+            failure.exit_code = error.exit_code
+            raise failure from error
+
+    return wrapped  # type: ignore[return-value]  # wraps keeps the signature
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout; NaN is an error, not output."""
+    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2))
+
+
+@contextmanager
+def pull_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A progress callback for pulls; its bar appears on stderr with the first call."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from viasd_edge.render import console
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console(stderr=True), disable=quiet) as bar:
+        tasks: dict[int, Any] = {}
+
+        def update(done: int, total: int) -> None:
+            if total not in tasks:  # one bar a file; no two files of ours have one size
+                tasks[total] = bar.add_task("pulling", total=total)
+            bar.update(tasks[total], completed=done)
+
+        yield update

@@ -1,0 +1,65 @@
+"""What people see: text coloured by tier, tables of numbers. Everything goes to a rich console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from viasd_edge.engine import Generation
+
+TIER_STYLE = {"draft": "green", "slim": "yellow", "full": "default", None: "default"}
+
+
+def console(*, stderr: bool = False, color: bool | None = None) -> Console:
+    """A console; `color` None leaves it to the terminal and NO_COLOR."""
+    if color is None:
+        return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color)
+
+
+def tier_legend(target: Console) -> None:
+    """Which colour is which tier."""
+    names = {"draft": "drafted", "slim": "rewritten by the slim verifier", "full": "chosen by the full model"}
+    target.print("  ".join(f"[{TIER_STYLE[tier]}]{name}[/]" for tier, name in names.items()))
+
+
+def summary(generation: Generation) -> str:
+    """One line about a generation: its speed, and what it gave up for it."""
+    timings = generation.timings
+    parts = [
+        f"{timings['predicted_n']} tokens",
+        f"{number(timings['predicted_per_second'])} tokens/s",
+        f"{generation.full_passes} full passes",
+    ]
+    if generation.draft_model:
+        parts.append(f"{timings['draft_n_accepted']} of {timings['draft_n']} tested drafts accepted")
+    if not generation.lossless:
+        parts.append(f"LOSSY: {_unchecked(generation)} tokens not checked by the full model")
+    return f"[{generation.mode}] " + ", ".join(parts)
+
+
+def _unchecked(generation: Generation) -> str:
+    counts = generation.rejection
+    full_tokens = next(tier["accepted"] for tier in generation.tiers if tier["name"] == "full")
+    n = len(generation.token_ids)
+    unchecked = n - min(n, max(full_tokens, counts["escalated"] or 0))
+    return f"up to {unchecked} of {n}"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A number, or "-" for what does not apply."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
+    """A table with its first column left-aligned and numbers to the right."""
+    grid = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        grid.add_column(column, justify="left" if i == 0 else "right")
+    for row in rows:
+        grid.add_row(*(str(cell) for cell in row))
+    return grid
