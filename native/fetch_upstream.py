@@ -1,10 +1,11 @@
 """Lay out the pinned llama.cpp, patched, for CMake; print the folder it lies in.
 
-    python native/fetch_upstream.py OUT [--archive FILE] [--stock]
+    python native/fetch_upstream.py OUT [--archive FILE] [--stock | --archive-only]
 
 The tree is always fresh: its folder is named by the digest of pin and patches, is filled beside its final
 place and renamed when every patch is in and verified, so no half-patched tree can be built. `--stock` leaves
-the patches out. Needs pip (download) and patch-ng (patches without git or patch(1), Windows too).
+the patches out; `--archive-only` prints where the sdist lies and unpacks nothing. Needs pip (download) and
+patch-ng (patches without git or patch(1), Windows too).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def patches() -> list[Path]:
 
 def read_pin() -> tuple[str, str]:
     """(requirement, sha256) of upstream.txt."""
-    found = re.search(r"^(\S+==\S+) --hash=sha256:([0-9a-f]{64})$", PIN.read_text(), re.M)
+    found = re.search(r"^(\S+==\S+) --hash=sha256:([0-9a-f]{64})$", PIN.read_text(), re.MULTILINE)
     if not found:
         raise SystemExit(f"fetch_upstream: {PIN} does not hold one line `name==version --hash=sha256:...`")
     return found[1], found[2]
@@ -60,7 +61,7 @@ def download(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-binary", "llama-cpp-python", "--require-hashes", "-r", str(PIN), "-d", str(folder)]
-    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
         raise SystemExit(
             f"fetch_upstream: pip could not download {read_pin()[0]}. Mend pip's access to its package index "
             "(pip config list), or set VIASD_LLAMA_CPP_ARCHIVE to a copy of the sdist."
@@ -111,8 +112,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--archive", default=os.environ.get("VIASD_LLAMA_CPP_ARCHIVE"))
     parser.add_argument("--stock", action="store_true")
+    parser.add_argument("--archive-only", action="store_true")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.archive_only:
+        print(find_archive(arguments.out.resolve(), arguments.archive or None))
+        return
     print(lay_out(arguments.out.resolve(), arguments.archive or None, arguments.stock).as_posix())
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
 
+from typing_extensions import Self
+
 from viasd_edge.drafter import ModelDrafter
 from viasd_edge.errors import MaskError, ModelError, PromptError
 from viasd_edge.mask import LayerMask
@@ -210,14 +212,16 @@ class Engine:
         for start in range(0, len(ids), MAX_ROWS):
             chunk = ids[start : start + MAX_ROWS]
             chosen = greedy(self.target.decode(tokens[first + start : first + start + len(chunk)]))
-            differing += [start + i for i, (token, choice) in enumerate(zip(chunk, chosen, strict=True)) if token != choice]
+            differing += [
+                start + i for i, (token, choice) in enumerate(zip(chunk, chosen, strict=True)) if token != choice
+            ]
         return differing
 
     def close(self) -> None:
         """Free contexts and models that `open` made. Safe to call twice."""
         self._closing.close()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

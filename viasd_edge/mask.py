@@ -80,7 +80,7 @@ class LayerMask:
         if self.fingerprint is not None and self.fingerprint != fingerprint:
             raise MaskError(
                 f"mask {self.name} was found for {self.model or 'another model'} (fingerprint {self.fingerprint}), "
-                f"not for this file ({fingerprint}); name a mask of this model, or its layers like \"layers:4-7\""
+                f'not for this file ({fingerprint}); name a mask of this model, or its layers like "layers:4-7"'
             )
         beyond = [layer for layer in (*self.attention, *self.ffn) if layer >= n_layer]
         if beyond:

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from typing_extensions import Self
+
 from viasd_edge._native import native
 from viasd_edge.errors import ModelError
 
@@ -78,7 +80,7 @@ class Model:
 
     def first_difference(self, other: Model) -> int | None:
         """The first token number that both models have and whose text differs."""
-        return self._native.vocab_first_difference(self._vocab, other._vocab)  # noqa: SLF001
+        return self._native.vocab_first_difference(self._vocab, other._vocab)
 
     def special_text(self, name: str) -> str:
         """The text of the special token `name` ("bos" or "eos"), "" if the model has none."""
@@ -112,7 +114,7 @@ class Model:
         room = 64
         while True:
             buffer = ctypes.create_string_buffer(room)
-            n = self._api.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)  # noqa: FBT003
+            n = self._api.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)
             if n >= 0:
                 return buffer.raw[:n]
             room = -n
@@ -121,7 +123,7 @@ class Model:
         """Free the native model. Safe to call twice."""
         self._closing.close()
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

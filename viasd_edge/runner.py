@@ -15,6 +15,7 @@ from types import TracebackType
 import numpy as np
 import psutil
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from viasd_edge.errors import ModelError, NativeLibraryError
 from viasd_edge.mask import LayerMask
@@ -161,7 +162,7 @@ class Runner:
             self._checked.add(flags)
 
     def rewind(self, n_past: int) -> None:
-        """Forget all but the first `n_past` tokens. Raises ModelError if the cache refuses, ValueError if there are fewer."""
+        """Forget all but the first `n_past` tokens. Raises ModelError if the cache refuses, ValueError for too few."""
         if not 0 <= n_past <= self.n_past:
             raise ValueError(f"cannot rewind {self.n_past} tokens to {n_past}")
         if n_past == self.n_past and n_past > 0:
@@ -179,7 +180,7 @@ class Runner:
         """Free the native context. Safe to call twice."""
         self._closing.close()
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

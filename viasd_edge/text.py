@@ -116,7 +116,9 @@ class TextStream:
 
 def chat_prompt(template: str, user: str, system: str | None, *, bos: str, eos: str) -> str:
     """The prompt that a model's own chat template makes of a user's message. Raises PromptError."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
     messages = [{"role": "system", "content": system}] if system else []

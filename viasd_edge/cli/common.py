@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -23,9 +24,8 @@ def reports_errors(command: Command) -> Command:
         try:
             return command(*args, **kwargs)
         except EdgeError as error:
-            failure = click.ClickException(str(error))
-            failure.exit_code = error.exit_code
-            raise failure from error
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(error.exit_code)
 
     return wrapped  # type: ignore[return-value]  # wraps keeps the signature
 
@@ -45,7 +45,13 @@ def pull_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]
 
     from viasd_edge.render import console
 
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console(stderr=True), disable=quiet) as bar:
         tasks: dict[int, Any] = {}
 

@@ -30,22 +30,52 @@ _INTERRUPTED = 128 + signal.SIGINT
 )
 @click.option("--mask", help='Layers the slim verifier skips: a mask file, a shipped mask, or "attn:4-7 ffn:4-7".')
 @click.option("--draft-max", type=click.IntRange(1, 63), default=4, show_default=True, help="Tokens a draft may have.")
-@click.option("--accept", type=click.FloatRange(0, 1), default=0.6, show_default=True, help="tiered: accept a drafted token from this ratio on.")
-@click.option("--escalate", type=click.FloatRange(0, 1), default=0.3, show_default=True, help="tiered: below this ratio the full model decides.")
-@click.option("--keep-kv/--catch-up", default=True, show_default=True, help="tiered: keep the slim verifier's KV, or let the full model rewrite it.")
-@click.option("-n", "--max-tokens", type=click.IntRange(0), default=512, show_default=True, help="Tokens to generate at most.")
-@click.option("-c", "--ctx-size", type=click.IntRange(2), help="Context in tokens. Default: 4096 or what the model was trained for.")
+@click.option(
+    "--accept",
+    type=click.FloatRange(0, 1),
+    default=0.6,
+    show_default=True,
+    help="tiered: accept a drafted token from this ratio on.",
+)
+@click.option(
+    "--escalate",
+    type=click.FloatRange(0, 1),
+    default=0.3,
+    show_default=True,
+    help="tiered: below this ratio the full model decides.",
+)
+@click.option(
+    "--keep-kv/--catch-up",
+    default=True,
+    show_default=True,
+    help="tiered: keep the slim verifier's KV, or let the full model rewrite it.",
+)
+@click.option(
+    "-n", "--max-tokens", type=click.IntRange(0), default=512, show_default=True, help="Tokens to generate at most."
+)
+@click.option(
+    "-c",
+    "--ctx-size",
+    type=click.IntRange(2),
+    help="Context in tokens. Default: 4096 or what the model was trained for.",
+)
 @click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
 @click.option("-s", "--system", help="System prompt.")
 @click.option("--stop", multiple=True, help="Stop before this text. May be given more than once.")
 @click.option("--raw", is_flag=True, help="Take the prompt as it is, without the model's chat template.")
-@click.option("-f", "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the prompt from a file.")
+@click.option(
+    "-f", "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the prompt from a file."
+)
 @click.option("--seed", type=int, help="Recorded only: greedy decoding draws nothing.")
-@click.option("--color/--no-color", default=None, help="Colour the answer by tier. Default: on a terminal, in tiered mode.")
+@click.option(
+    "--color/--no-color", default=None, help="Colour the answer by tier. Default: on a terminal, in tiered mode."
+)
 @click.option("--quiet", is_flag=True, help="Only the answer: no progress, no summary.")
 @json_option
 @reports_errors
-def generate(prompt: str | None, file: Path | None, *, as_json: bool, quiet: bool, color: bool | None, **options: Any) -> None:
+def generate(
+    prompt: str | None, file: Path | None, *, as_json: bool, quiet: bool, color: bool | None, **options: Any
+) -> None:
     """Answer PROMPT (or a file, or stdin).
 
     \b
@@ -93,7 +123,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         if prompt is None or prompt == "-":
             if sys.stdin.isatty():
                 raise click.UsageError("no prompt: give it as an argument, with --file, or on stdin")
-            return click.get_text_stream("stdin", encoding="utf-8").read()
+            return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise PromptError(f"{file or 'stdin'} is not UTF-8 text ({error.reason} at byte {error.start})") from error
     return prompt

@@ -1,4 +1,4 @@
-"""`viasd-edge native`: is the library there, and is it ours?"""
+"""`viasd-edge native`: whether the library is there, and ours."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def tiered(
         if n < len(decisions) and decisions[n] is Decision.REGENERATE:
             kept += [Token(int(slim[n].argmax()), "slim")]
         elif n < len(decisions) or not drafted:
-            kept += _escalate(target, tokens, block, drafted, n, n_past if keep_kv else target.n_full)
+            n_known = n_past if keep_kv else target.n_full
+            kept += _escalate(target, [*tokens[n_known:-1], *block], n_known, drafted[n:])
             stats.escalated += bool(drafted)
         # 3. keep: a token's KV is there unless it was changed or is the last
         target.rewind(n_past + len(kept))
@@ -61,16 +62,15 @@ def _accepted(decisions: Sequence[Decision]) -> int:
     return next((i for i, decision in enumerate(decisions) if decision is not Decision.ACCEPT), len(decisions))
 
 
-def _escalate(
-    target: Target, tokens: list[int], block: list[int], drafted: list[int], first: int, n_known: int
-) -> list[Token]:
-    """The full model's decisions on drafted[first:], by one pass over all that follows the `n_known` tokens.
+def _escalate(target: Target, pending: list[int], n_known: int, drafted: list[int]) -> list[Token]:
+    """The full model's decisions on `drafted`, by one pass over `pending`, all that follows the `n_known` tokens.
 
-    Rewriting the KV of the whole block is free, and so are its choices after `first`: used until one differs.
+    Its last rows judge the drafted tokens (one row, its own choice, if there are none). The KV of the whole block
+    is rewritten for free, and so are the choices after the first: used until one differs.
     """
     target.rewind(n_known)
-    chosen = greedy(target.decode([*tokens[n_known:-1], *block], rows=len(block)))[first:]
-    n = matching_prefix(drafted[first:], chosen)
+    chosen = greedy(target.decode(pending, rows=max(len(drafted), 1)))
+    n = matching_prefix(drafted, chosen)
     kept = [Token(token, "draft") for token in chosen[:n]]
     return kept if n == len(chosen) else [*kept, Token(chosen[n], "full")]
 
