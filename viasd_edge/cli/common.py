@@ -52,12 +52,18 @@ def pull_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console(stderr=True), disable=quiet) as bar:
-        tasks: dict[int, Any] = {}
+    bar = Progress(*columns, console=console(stderr=True), disable=quiet)
+    tasks: dict[int, Any] = {}
 
-        def update(done: int, total: int) -> None:
-            if total not in tasks:  # one bar a file; no two files of ours have one size
-                tasks[total] = bar.add_task("pulling", total=total)
-            bar.update(tasks[total], completed=done)
+    def update(done: int, total: int) -> None:
+        if not tasks:
+            bar.start()
+        if total not in tasks:  # one bar a file; no two files of ours have one size
+            tasks[total] = bar.add_task("pulling", total=total)
+        bar.update(tasks[total], completed=done)
 
+    try:
         yield update
+    finally:
+        if tasks:
+            bar.stop()

@@ -1,0 +1,55 @@
+"""Fixtures of the three rings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from viasd_edge import registry
+
+MODELS = registry.models_dir()  # before tests move the user's folder
+
+
+def pytest_report_header() -> list[str]:
+    from viasd_edge._native import native
+    from viasd_edge.errors import NativeLibraryError
+
+    try:
+        library = native()
+    except NativeLibraryError as error:
+        return [f"native library: {error}"]
+    return [f"native library: {library.folder}", f"built for: {library.system_info()}"]
+
+
+@pytest.fixture(autouse=True)
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the user's models."""
+    folder = tmp_path / "user-models"
+    monkeypatch.setenv("VIASD_EDGE_MODELS", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pulled() -> dict[str, Path]:
+    """Paths of the registry's models; a missing one fails, it does not skip."""
+    paths = {name: MODELS / model.file for name, model in registry.registry().models.items()}
+    missing = [name for name, path in paths.items() if not path.is_file()]
+    if missing:
+        pytest.fail(f"not pulled: run `viasd-edge models pull {' '.join(missing)}`")
+    return paths
+
+
+@pytest.fixture(scope="session")
+def stock_library() -> Path:
+    """Folder of the unpatched library."""
+    folder = os.environ.get("VIASD_STOCK_LIB")
+    if not folder:
+        pytest.fail("VIASD_STOCK_LIB is not set: run scripts/test.py, or scripts/build_stock.py and set what it prints")
+    return Path(folder)
+
+
+@pytest.fixture
+def prompt() -> list[int]:
+    return [3, 1, 4, 1, 5, 9]

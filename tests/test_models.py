@@ -1,0 +1,262 @@
+"""Real weights: identity, masks, rewinding, broken files, limits. Exactness promises: README, "Exact"."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+from viasd_edge.engine import Engine
+from viasd_edge.errors import MaskError, ModelError, PromptError
+from viasd_edge.mask import LayerMask
+from viasd_edge.model import Model
+from viasd_edge.runner import Runner
+from viasd_edge.strategies import RatioGate
+
+pytestmark = pytest.mark.model
+
+NEAR_TIE = 0.3  # logits; K-quants round differently in batches of 4 and more
+PROMPTS = [
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "A farmer has 12 cows and buys 7 more. Each gives 9 litres a day. How many litres in a week?",
+    "Translate to German: The weather is nice today and we are going to the park.",
+    "Why is the sky blue?",
+]
+
+
+@pytest.fixture(scope="module")
+def smol(pulled):
+    with Model(pulled["smollm2-135m"]) as model, Runner(model, n_ctx=1024) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def smol_draft(pulled):
+    with Model(pulled["smollm2-135m"]) as model, Runner(model, n_ctx=1024) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def qwen(pulled):
+    """(target, draft) runners of the default pair."""
+    names = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
+    with Model(pulled[names[0]]) as target, Model(pulled[names[1]]) as draft, Runner(target, n_ctx=1024) as full:
+        with Runner(draft, n_ctx=1024) as small:
+            yield full, small
+
+
+@pytest.fixture(scope="module")
+def qwen_mask():
+    return LayerMask.parse("layers:4-7")
+
+
+class Masked:
+    """The model itself under a mask as its drafter: agrees often, not always."""
+
+    def __init__(self, runner, mask):
+        self.runner, self.mask, self.evaluated = runner, mask, []
+
+    def begin(self, prompt):
+        self.runner.rewind(0)
+
+    def propose(self, tokens, n):
+        self.runner.rewind(0)
+        pending, drafted = list(tokens), []
+        while len(drafted) < n:
+            token = int(self.runner.decode(pending, mask=self.mask, rows=1)[0].argmax())
+            drafted.append(token)
+            pending = [token]
+        return drafted
+
+
+@pytest.mark.parametrize("draft_max", [1, 2, 3, 7])
+@pytest.mark.parametrize("prompt", PROMPTS[:2])
+def test_exact_is_plain_to_the_bit_on_smollm2(smol, smol_draft, prompt, draft_max, monkeypatch):
+    """Q4_1 is bit-identical for every width in the stock kernels, with flash attention on."""
+    drafter = Masked(smol_draft, LayerMask.parse("layers:20"))
+    monkeypatch.setattr("viasd_edge.engine.ModelDrafter", lambda _runner: drafter)
+    plain = Engine(smol, mode="plain").generate(prompt, max_tokens=60)
+    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=draft_max).generate(prompt, max_tokens=60)
+    assert exact.token_ids == plain.token_ids
+    assert exact.full_passes < plain.full_passes
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_exact_is_plain_up_to_near_ties_on_the_qwen_pair(qwen, prompt):
+    """Stock K-quant kernels depend on the batch width: where the tokens part, two logits must be nearly equal."""
+    target, draft = qwen
+    plain = Engine(target, mode="plain").generate(prompt, max_tokens=64)
+    exact = Engine(target, mode="exact", draft=draft).generate(prompt, max_tokens=64)
+    assert exact.full_passes < plain.full_passes
+    parts = [i for i, (one, other) in enumerate(zip(plain.token_ids, exact.token_ids, strict=False)) if one != other]
+    if parts:
+        best = top_logits(target, [*plain.prompt_ids, *plain.token_ids[: parts[0]]])
+        assert best[1] - best[0] < NEAR_TIE
+
+
+def top_logits(runner, tokens):
+    """The two best logits after `tokens`, lesser first."""
+    runner.rewind(0)
+    runner.decode(tokens[:-1], rows=0)
+    return np.sort(np.partition(runner.decode(tokens[-1:])[0], -2)[-2:])
+
+
+@pytest.mark.parametrize("keep_kv", [True, False])
+def test_three_tiers_at_work_on_the_qwen_pair(qwen, qwen_mask, keep_kv):
+    target, draft = qwen
+    gate = RatioGate(0.6, 0.3)
+    engine = Engine(target, mode="tiered", draft=draft, mask=qwen_mask, gate=gate, keep_kv=keep_kv)
+    exact = Engine(target, mode="exact", draft=draft)
+    runs = [engine.generate(prompt, max_tokens=64) for prompt in PROMPTS]
+    totals = {
+        tier["name"]: sum(t["accepted"] for run in runs for t in run.tiers if t["name"] == tier["name"])
+        for tier in runs[0].tiers
+    }
+    assert all(totals.values()), totals
+    assert sum(run.rejection["escalated"] for run in runs) > 0
+    assert sum(run.full_passes for run in runs) < sum(exact.generate(p, max_tokens=64).full_passes for p in PROMPTS)
+    agreeing = 1 - sum(len(engine.disagreements(run)) for run in runs) / sum(len(run.token_ids) for run in runs)
+    assert agreeing > 0.85  # lossy, but not noise
+
+
+def test_gemma_with_sliding_windows_under_a_mask(pulled):
+    """iSWA: masked logits differ and are finite; a rewind past the window gives what a fresh run gives."""
+    with Model(pulled["gemma-3-270m"]) as model, Runner(model, n_ctx=1024, n_threads=1) as runner:
+        assert runner.can_rewind
+        tokens = model.tokenize("The quick brown fox jumps over the lazy dog. " * 70, special=True)[:700]
+        fresh = runner.decode(tokens, rows=1).copy()
+        runner.decode(tokens[:60], mask=LayerMask.parse("layers:6-8"), keep_kv=True, rows=0)
+        runner.rewind(600)
+        again = runner.decode(tokens[600:], rows=1).copy()
+        np.testing.assert_allclose(again, fresh, atol=0.2)
+        assert again.argmax() == fresh.argmax()
+        runner.rewind(0)
+        masked = runner.decode(tokens, mask=LayerMask.parse("layers:6-8"), rows=1)
+        assert np.isfinite(masked).all()
+        assert not np.allclose(masked, fresh, atol=0.2)
+
+
+# case 1: different tokenizers
+def test_a_drafter_of_another_tokenizer(pulled):
+    command = ["generate", "-m", pulled["qwen2.5-coder-1.5b"], "-md", pulled["smollm2-135m"], "Hi"]
+    finished = cli(*command)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    [line] = finished.stderr.splitlines()
+    for part in ("qwen2.5-coder-1.5b", "smollm2-135m", "151936", "49152", "token 0 is"):
+        assert part in line
+
+
+# cases 2 and 3: the context's edge
+@pytest.mark.parametrize("n_prompt", [255, 256, 257, 400])
+def test_a_prompt_as_long_as_the_context(smol, n_prompt):
+    with Runner(smol.model, n_ctx=256) as runner:
+        engine = Engine(runner, mode="plain")
+        prompt = [5] * n_prompt
+        if n_prompt < 256:
+            generation = engine.generate(prompt, max_tokens=50)
+            assert (len(generation.token_ids), generation.finish_reason) == (1, "length")
+            return
+        with pytest.raises(PromptError, match=rf"{n_prompt} tokens, the context 256.*--ctx-size"):
+            engine.generate(prompt)
+        assert runner.n_past == 0
+
+
+def test_a_draft_longer_than_the_context_left(smol, smol_draft):
+    with Runner(smol.model, n_ctx=64) as target, Runner(smol_draft.model, n_ctx=64) as draft:
+        engine = Engine(target, mode="exact", draft=draft, draft_max=16)
+        generation = engine.generate("Hello " * 56, raw=True, max_tokens=100)
+        assert generation.finish_reason == "length"
+        assert len(generation.prompt_ids) + len(generation.token_ids) == 64
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 16])
+def test_exactly_as_many_tokens_as_asked(smol, smol_draft, n):
+    plain = Engine(smol, mode="plain").generate(PROMPTS[3], max_tokens=n)
+    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=4).generate(PROMPTS[3], max_tokens=n)
+    assert exact.token_ids == plain.token_ids
+    assert len(exact.token_ids) == n
+    assert exact.text == plain.text
+
+
+# case 8: an end inside an accepted run
+def test_end_of_text_declared_inside_a_draft(smol, smol_draft, monkeypatch):
+    plain = Engine(smol, mode="plain").generate(PROMPTS[3], max_tokens=40)
+    eighth = plain.token_ids[7]
+    n = plain.token_ids.index(eighth)
+    monkeypatch.setattr(Model, "is_end", lambda _self, token: token == eighth)
+    engine = Engine(smol, mode="exact", draft=smol_draft, draft_max=8)
+    for _ in range(2):  # the next call is as if fresh
+        exact = engine.generate(PROMPTS[3], max_tokens=40)
+        assert (exact.token_ids, exact.finish_reason) == (plain.token_ids[:n], "stop")
+
+
+def test_a_stop_string_over_three_tokens(smol, smol_draft):
+    plain = Engine(smol, mode="plain")
+    whole = plain.generate(PROMPTS[3], max_tokens=40)
+    pieces = [smol.model.piece(token).decode() for token in whole.token_ids]
+    stop = pieces[5][-1] + pieces[6] + pieces[7][:1]
+    expected = plain.generate(PROMPTS[3], max_tokens=40, stop=[stop])
+    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=8)
+    assert exact.generate(PROMPTS[3], max_tokens=40, stop=[stop]).token_ids == expected.token_ids
+    at_cap = exact.generate(PROMPTS[3], max_tokens=len(expected.token_ids), stop=[stop])
+    assert (at_cap.text, at_cap.finish_reason) == (expected.text, "stop")
+    assert expected.text == whole.text[: whole.text.index(stop)]
+    assert exact.generate(PROMPTS[3], max_tokens=40).token_ids == whole.token_ids
+
+
+# case 10: prompt longer than the batch
+def test_a_prompt_longer_than_the_batch(smol, smol_draft):
+    prompt = smol.model.tokenize("One two three four five six. " * 90, special=False)[:600]
+    assert len(prompt) == 600
+    plain = Engine(smol, mode="plain").generate(prompt, max_tokens=24)
+    exact = Engine(smol, mode="exact", draft=smol_draft).generate(prompt, max_tokens=24)
+    assert exact.token_ids == plain.token_ids
+
+
+def test_modes_that_lack_something_say_what(pulled):
+    path = str(pulled["smollm2-135m"])
+    with pytest.raises(ModelError, match="needs a drafter"):
+        Engine.open(path, mode="exact")
+    with pytest.raises(MaskError, match="needs a mask"):
+        Engine.open(path, draft_model=path, mode="tiered")
+    with pytest.raises(MaskError, match="found for qwen2"):
+        Engine.open(path, draft_model=path, mode="tiered", mask="qwen2.5-coder-1.5b-hand-picked")
+
+
+def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "viasd_edge", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command_end_to_end(pulled, monkeypatch):
+    monkeypatch.setenv("VIASD_EDGE_MODELS", str(pulled["smollm2-135m"].parent))
+    finished = cli("generate", "--mode", "tiered", "-n", "24", "--json", "Write a haiku about rain.")
+    answer = json.loads(finished.stdout)
+    assert finished.stderr == ""
+    assert (answer["mode"], answer["lossless"], answer["mask"]) == ("tiered", False, "attn:4-7 ffn:4-7")
+    assert answer["text"].isprintable() or "\n" in answer["text"]
+    assert answer["timings"]["predicted_n"] == len(answer["token_ids"])
+
+
+def test_peak_memory_of_a_tiered_run(pulled, monkeypatch):
+    """Within 15 % of the two files and the KV caches."""
+    monkeypatch.setenv("VIASD_EDGE_MODELS", str(pulled["smollm2-135m"].parent))
+    code = (
+        "import psutil\n"
+        "from viasd_edge import Engine\n"
+        "base = psutil.Process().memory_info().rss\n"
+        "with Engine.open(mode='tiered') as engine:\n"
+        "    engine.generate('Write a haiku about rain.', max_tokens=24)\n"
+        "    import resource; peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+        "print(peak, base)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    peak, _base = map(int, finished.stdout.split())
+    files = sum(pulled[name].stat().st_size for name in ("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"))
+    kv = 4096 * 2 * 2 * (28 * 256 + 24 * 128)  # tokens x (K and V) x f16 x layers x width
+    assert psutil.virtual_memory().total > peak
+    assert peak < 1.15 * (files + kv)
