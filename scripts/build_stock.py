@@ -23,7 +23,7 @@ def main() -> None:
     configure += [f"-DVIASD_LLAMA_CPP_ARCHIVE={archive}"]
     steps = [
         configure,
-        ["cmake", "--build", BUILD, "--config", "Release", "--target", "viasd", "--parallel"],
+        ["cmake", "--build", BUILD, "--config", "Release", "--target", "viasd", "--parallel", str(os.cpu_count() or 1)],
         [
             "cmake",
             "--install",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from viasd_edge.engine import DRAFT_MAX, Engine, Generation
+from viasd_edge.memory import peak_rss
 from viasd_edge.render import console, number, table
 from viasd_edge.strategies import RatioGate
 
@@ -107,7 +107,7 @@ def main() -> None:
         rows = [run(engines, prompt, arguments.max_tokens) for prompt in prompts]
     print(file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"rows": rows, "peak_rss_bytes": _peak_rss()}, indent=1))
+        print(json.dumps({"rows": rows, "peak_rss_bytes": peak_rss()}, indent=1))
     else:
         report(rows)
 
@@ -145,16 +145,11 @@ def report(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if difference := row["exact"]["first_difference"]:
             out.print(f"exact differs from plain: {row['prompt']!r}: {difference}")
-    out.print(f"peak RSS {_peak_rss() / 2**20:.0f} MiB")
+    out.print(f"peak RSS {peak_rss() / 2**20:.0f} MiB")
 
 
 def _median_ratio(rows: list[dict[str, Any]], mode: str) -> float:
     return statistics.median(row[mode]["tokens_per_s"] / row["plain"]["tokens_per_s"] for row in rows)
-
-
-def _peak_rss() -> int:
-    """Bytes; Linux counts in KiB, macOS in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 if __name__ == "__main__":
