@@ -44,31 +44,22 @@ class Native:
         self.folder = folder
         self.errors: deque[str] = deque(maxlen=20)  # the library's latest error lines, oldest first
         self._level = logging.INFO
-        # int32_t llama_set_layer_skip(struct llama_context * ctx, const uint8_t * mask, int32_t n_layer)
-        self._set_layer_skip = api._lib.llama_set_layer_skip  # noqa: SLF001
-        self._set_layer_skip.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32]
-        self._set_layer_skip.restype = ctypes.c_int32
-        # int32_t llama_layer_skip_check(struct llama_context * ctx)
-        self._layer_skip_check = api._lib.llama_layer_skip_check  # noqa: SLF001
-        self._layer_skip_check.argtypes = [ctypes.c_void_p]
-        self._layer_skip_check.restype = ctypes.c_int32
-        # int32_t llama_vocab_first_difference(const struct llama_vocab * a, const struct llama_vocab * b)
-        self._vocab_first_difference = api._lib.llama_vocab_first_difference  # noqa: SLF001
-        self._vocab_first_difference.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        self._vocab_first_difference.restype = ctypes.c_int32
         self._log_callback = api.llama_log_callback(self._log)  # must outlive the library's use of it
         api.llama_log_set(self._log_callback, ctypes.c_void_p(0))
         api.llama_backend_init()
 
     def set_layer_skip(self, context: Any, flags: bytes | None) -> None:
         """Skip blocks in all later decodes of `context`; `flags` is uint8 [n_layer], None skips nothing."""
-        status = self._set_layer_skip(context, flags, 0 if flags is None else len(flags))
+        # int32_t llama_set_layer_skip(struct llama_context * ctx, const uint8_t * mask, int32_t n_layer)
+        call = self._bind("llama_set_layer_skip", [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32], ctypes.c_int32)
+        status = call(context, flags, 0 if flags is None else len(flags))
         if status != 0:
             raise MaskError(_SKIP_STATUS.get(status, f"llama_set_layer_skip answered {status}"))
 
     def check_layer_skip(self, context: Any) -> None:
         """Raise MaskError if the architecture builds a block by hand that the present mask would skip."""
-        missed = self._layer_skip_check(context)
+        # int32_t llama_layer_skip_check(struct llama_context * ctx)
+        missed = self._bind("llama_layer_skip_check", [ctypes.c_void_p], ctypes.c_int32)(context)
         if missed < 0:
             raise MaskError(_SKIP_STATUS.get(missed, f"llama_layer_skip_check answered {missed}"))
         if missed > 0:
@@ -76,12 +67,37 @@ class Native:
 
     def vocab_first_difference(self, one: Any, other: Any) -> int | None:
         """The first token number that both vocabularies have and whose text differs."""
-        token = int(self._vocab_first_difference(one, other))
+        # int32_t llama_vocab_first_difference(const struct llama_vocab * a, const struct llama_vocab * b)
+        call = self._bind("llama_vocab_first_difference", [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int32)
+        token = int(call(one, other))
         return None if token < 0 else token
+
+    def memory_bandwidth(self, n_threads: int) -> float:
+        """Measure how fast `n_threads` threads read memory, GB/s."""
+        # double viasd_measure_bandwidth(int32_t n_threads)
+        return float(self._bind("viasd_measure_bandwidth", [ctypes.c_int32], ctypes.c_double)(n_threads))
+
+    def int8_rate(self, n_threads: int) -> float:
+        """Measure the int8 multiply-accumulates that `n_threads` threads do on registers, 1e9/s."""
+        # double viasd_measure_int8_rate(int32_t n_threads)
+        return float(self._bind("viasd_measure_int8_rate", [ctypes.c_int32], ctypes.c_double)(n_threads))
+
+    def kernel_name(self) -> str:
+        """Which of our small-batch kernels this machine runs; "none" where upstream's do the work."""
+        if not hasattr(self.api._lib, "viasd_kernel_name"):  # noqa: SLF001
+            return "none"
+        # const char * viasd_kernel_name(void)
+        return str(self._bind("viasd_kernel_name", [], ctypes.c_char_p)().decode())
 
     def system_info(self) -> str:
         """What the library was compiled for, as llama.cpp prints it."""
         return self.api.llama_print_system_info().decode()
+
+    def _bind(self, name: str, argtypes: list[Any], restype: Any) -> Any:
+        """One of our own functions; bound on use, since a stock library has none of them."""
+        function = getattr(self.api._lib, name)  # noqa: SLF001
+        function.argtypes, function.restype = argtypes, restype
+        return function
 
     def _log(self, level: int, text: bytes, _user_data: Any) -> None:
         line = text.decode(errors="replace").rstrip("\n")
@@ -116,6 +132,8 @@ def native() -> Native:
         raise NativeLibraryError(f"llama-cpp-python is not installed ({error}); {_CURE}") from error
     except (FileNotFoundError, RuntimeError, OSError) as error:
         raise NativeLibraryError(f"no usable library in {folder} ({error}); {_CURE}") from error
+    if os.environ.get("VIASD_EDGE_STOCK"):  # the process that `bench` compares with
+        return Native(api, folder)
     if not hasattr(api._lib, "llama_layer_skip_version"):  # noqa: SLF001
         raise NativeLibraryError(f"the library in {folder} is stock llama.cpp, without our patch; {_CURE}")
     version = api._lib.llama_layer_skip_version()  # noqa: SLF001

@@ -17,6 +17,7 @@ from viasd_edge.errors import MaskError, ModelError, PromptError
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model, check_same_tokenizer
 from viasd_edge.registry import Progress, registry, resolve, shipped
+from viasd_edge.requantize import DraftQuant, requantized
 from viasd_edge.runner import MAX_ROWS, Runner, Work
 from viasd_edge.strategies import RatioGate, Stats, Token, plain, speculative, tiered
 from viasd_edge.strategies.common import greedy
@@ -99,6 +100,7 @@ class Engine:
         draft_model: str | None = None,
         mode: Mode | None = None,
         mask: str | LayerMask | None = None,
+        draft_quant: DraftQuant | None = None,
         n_ctx: int | None = None,
         n_threads: int | None = None,
         progress: Progress | None = None,
@@ -107,7 +109,8 @@ class Engine:
         """Open by name: a pair or model of the registry, a path, or Hugging Face `repo:file`; pulled if need be.
 
         `model` None is the default pair. `mode` None is "exact" with a drafter, else "plain". `mask` is a mask
-        file, a shipped mask's name, or text like "layers:4-7"; None is the pair's. `n_ctx` None is 4096 tokens or
+        file, a shipped mask's name, or text like "layers:4-7"; None is the pair's. `draft_quant` runs
+        a cheaper copy of the drafter, see `requantize`. `n_ctx` None is 4096 tokens or
         what the model was trained for. `options` are Engine's own. Raises ModelError, MaskError, DownloadError,
         NativeLibraryError.
         """
@@ -124,7 +127,8 @@ class Engine:
                 n_ctx = min(DEFAULT_CONTEXT, target.n_ctx_train)
             draft = None
             if draft_name:
-                draft_weights = opened.enter_context(Model(resolve(draft_name, progress)))
+                draft_path = requantized(resolve(draft_name, progress), draft_quant, exact=mode == "exact")
+                draft_weights = opened.enter_context(Model(draft_path))
                 check_same_tokenizer(target, draft_weights)
                 draft = opened.enter_context(Runner(draft_weights, n_ctx=n_ctx, n_threads=n_threads))
             runner = opened.enter_context(Runner(target, n_ctx=n_ctx, n_threads=n_threads))

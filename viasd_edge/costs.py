@@ -1,0 +1,232 @@
+"""What a pass costs on this machine: t(n), the time of one decode of n tokens with all logits, and C(n) = t(n)/t(1).
+
+Everything speculative decoding can gain follows from C(n). The stock library is measured by the same code in a
+process of its own, the two interleaved, so that a machine that slows down slows both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from typing_extensions import Self
+
+from viasd_edge.errors import EdgeError, NativeLibraryError
+from viasd_edge.mask import LayerMask
+from viasd_edge.model import Model
+from viasd_edge.runner import MAX_ROWS, Runner
+
+WIDTHS = (*range(1, 17), 24, 32)
+CONTEXT = 128
+"""Tokens in the context of every measured pass."""
+
+
+class Meter(Protocol):
+    """Times one decode of n tokens after CONTEXT others, seconds."""
+
+    def measure(self, n: int) -> float: ...
+
+
+class RunnerMeter:
+    """Measures a Runner of its own, in this process."""
+
+    def __init__(self, path: Path, *, n_threads: int | None, mask: LayerMask | None = None) -> None:
+        self._closing = ExitStack()
+        started = time.perf_counter()
+        self.model = self._closing.enter_context(Model(path))
+        self.load_seconds = time.perf_counter() - started
+        self.runner = self._closing.enter_context(Runner(self.model, n_ctx=CONTEXT + MAX_ROWS, n_threads=n_threads))
+        self._mask = mask
+        self._tokens = [i % self.model.n_vocab for i in range(CONTEXT + MAX_ROWS)]  # any text costs the same
+        self.runner.decode(self._tokens[:CONTEXT], rows=0)
+
+    def measure(self, n: int) -> float:
+        self.runner.rewind(CONTEXT)
+        started = time.perf_counter()
+        self.runner.decode(self._tokens[CONTEXT : CONTEXT + n], mask=self._mask)
+        return time.perf_counter() - started
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+
+
+class StockMeter:
+    """Measures the unpatched library in `folder`, in a process of its own that answers line by line."""
+
+    def __init__(self, path: Path, folder: Path, *, n_threads: int | None) -> None:
+        environment = {**os.environ, "VIASD_EDGE_LIB": str(folder), "VIASD_EDGE_STOCK": "1"}
+        command = [sys.executable, "-m", "viasd_edge.costs", str(path), str(n_threads or 0)]
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.load_seconds = float(self._read())
+
+    def measure(self, n: int) -> float:
+        assert self._process.stdin is not None  # noqa: S101  # opened with a pipe
+        self._process.stdin.write(f"{n}\n")
+        self._process.stdin.flush()
+        return float(self._read())
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None  # noqa: S101  # opened with a pipe
+        line = self._process.stdout.readline()
+        if not line:
+            raise NativeLibraryError("the stock library's process ended; scripts/build_stock.py builds it anew")
+        return line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process:
+            self._process.kill()
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """t(n) of ours and of stock, medians in ms, beside what the machine can do."""
+
+    model: str
+    mask: str | None
+    kernel: str
+    n_threads: int
+    n: list[int]
+    ours_ms: list[float]
+    stock_ms: list[float] | None
+    load_s: float
+    stock_load_s: float | None
+    memory_bandwidth_gbs: float
+    int8_gmacs: float
+    bytes_per_pass: int  # of weights read, whatever n
+    macs_per_token: int
+
+    def cost(self, times: Sequence[float], i: int) -> float:
+        """C(n) of entry i."""
+        return times[i] / times[0]
+
+    @property
+    def bandwidth_share(self) -> float | None:
+        """What part of the machine's bandwidth t(1) reaches."""
+        if not self.memory_bandwidth_gbs or self.n[0] != 1:
+            return None
+        return self.bytes_per_pass / (self.ours_ms[0] / 1e3) / 1e9 / self.memory_bandwidth_gbs
+
+    @property
+    def int8_share(self) -> float | None:
+        """What part of the machine's int8 rate the widest pass reaches."""
+        if not self.int8_gmacs:
+            return None
+        return self.macs_per_token * self.n[-1] / (self.ours_ms[-1] / 1e3) / 1e9 / self.int8_gmacs
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {**asdict(self), "bandwidth_share": self.bandwidth_share, "int8_share": self.int8_share}
+
+
+def measure_costs(
+    path: Path,
+    *,
+    widths: Sequence[int] = WIDTHS,
+    repeats: int = 5,
+    mask: LayerMask | None = None,
+    n_threads: int | None = None,
+    stock: Path | None = None,
+) -> CostReport:
+    """Measure t(n) for each width, `repeats` times after a warm-up, ours and stock by turns; medians.
+
+    `stock` is the folder of an unpatched library, None measures ours alone. The mask applies to ours only.
+    """
+    with ExitStack() as opened:
+        ours = opened.enter_context(RunnerMeter(path, n_threads=n_threads, mask=mask))
+        if mask is not None:
+            mask.check(ours.model.n_layer, ours.model.fingerprint)
+        meters: list[Meter] = [ours]
+        load_stock = None
+        if stock is not None:
+            other = opened.enter_context(StockMeter(path, stock, n_threads=n_threads))
+            load_stock = other.load_seconds
+            meters.append(other)
+        seconds: list[list[list[float]]] = [[[] for _ in widths] for _ in meters]
+        for repeat in range(repeats + 1):
+            for i, n in enumerate(widths):
+                for meter, times in zip(meters, seconds, strict=True):
+                    elapsed = meter.measure(n)
+                    if repeat > 0:  # the first is the warm-up
+                        times[i].append(elapsed)
+        native = ours.model._native  # noqa: SLF001  # the same library
+        threads = ours.runner.n_threads
+        n_bytes, n_macs = weights_per_pass(path)
+        medians = [[round(statistics.median(times) * 1e3, 3) for times in meter] for meter in seconds]
+        return CostReport(
+            model=path.name,
+            mask=str(mask) if mask else None,
+            kernel=native.kernel_name(),
+            n_threads=threads,
+            n=list(widths),
+            ours_ms=medians[0],
+            stock_ms=medians[1] if stock else None,
+            load_s=round(ours.load_seconds, 3),
+            stock_load_s=load_stock,
+            memory_bandwidth_gbs=round(native.memory_bandwidth(threads), 2),
+            int8_gmacs=round(native.int8_rate(threads), 1),
+            bytes_per_pass=n_bytes,
+            macs_per_token=n_macs,
+        )
+
+
+def weights_per_pass(path: Path) -> tuple[int, int]:
+    """(bytes read by a pass with all logits, multiply-accumulates per token) of a dense model's matrices."""
+    import gguf
+
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    if "output.weight" in tensors:  # else the embedding is the output head, too
+        tensors.pop("token_embd.weight", None)
+    matrices = [tensor for tensor in tensors.values() if len(tensor.shape) > 1]
+    return sum(int(tensor.n_bytes) for tensor in matrices), sum(int(tensor.n_elements) for tensor in matrices)
+
+
+def plot_costs(report: CostReport, path: Path) -> None:
+    """C(n) of ours and of stock as a picture; the file's ending says of which kind. Raises EdgeError."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise EdgeError("--plot needs matplotlib: pip install 'viasd-edge[plot]'") from None
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, times in (("ours", report.ours_ms), ("stock", report.stock_ms)):
+        if times:
+            axes.plot(report.n, times, marker="o", label=name)
+    floor = report.bytes_per_pass / (report.memory_bandwidth_gbs or 1) / 1e6
+    axes.axhline(floor, color="grey", linestyle=":", label="memory bandwidth")
+    axes.set(xlabel="tokens in the pass", ylabel="ms", title=f"{report.model} ({report.kernel})", ylim=(0, None))
+    axes.legend()
+    figure.savefig(path)
+
+
+def _serve(path: str, n_threads: str) -> None:
+    """The stock process: print the load time, then a time for every width read."""
+    with RunnerMeter(Path(path), n_threads=int(n_threads) or None) as meter:
+        print(json.dumps(meter.load_seconds), flush=True)
+        for line in sys.stdin:
+            print(meter.measure(int(line)), flush=True)
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])

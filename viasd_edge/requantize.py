@@ -1,0 +1,60 @@
+"""A cheaper copy of a drafter: all its matrices in one fast quantisation, made once and cached.
+
+A drafter's errors cost speed, never correctness in exact mode, and what a draft costs is the bytes it reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from viasd_edge._native import native
+from viasd_edge.errors import ModelError
+from viasd_edge.model import check_file, fingerprint
+
+DraftQuant = Literal["q4_0", "auto"]
+
+
+def requantized(path: Path, quant: DraftQuant | None, *, exact: bool) -> Path:
+    """The file to draft with: `path` itself for None, else its copy in `quant`, made now if it is not cached.
+
+    "auto" is q4_0 if the mode is `exact`, else the file as it is: a tiered answer depends on the drafter.
+    Raises ModelError if llama.cpp cannot requantise the file.
+    """
+    if quant is None or (quant == "auto" and not exact):
+        return path
+    check_file(path)
+    copy = cache_dir() / f"{path.stem}-{fingerprint(path)}-q4_0.gguf"
+    if not copy.is_file():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        fresh = copy.with_name(f"{copy.name}.{os.getpid()}.tmp")
+        try:
+            _requantize(path, fresh)
+            fresh.replace(copy)
+        finally:
+            fresh.unlink(missing_ok=True)
+    return copy
+
+
+def cache_dir() -> Path:
+    """Folder of requantised drafters: `VIASD_EDGE_CACHE`, else the user's cache folder."""
+    override = os.environ.get("VIASD_EDGE_CACHE")
+    return Path(override) if override else Path(platformdirs.user_cache_dir("viasd-edge", appauthor=False)) / "drafters"
+
+
+def _requantize(source: Path, target: Path) -> None:
+    library = native()
+    api = library.api
+    params = api.llama_model_quantize_default_params()
+    params.ftype = api.LLAMA_FTYPE_MOSTLY_Q4_0
+    params.pure = True  # the output head too: it is a quarter of a small model's work
+    params.allow_requantize = True
+    library.errors.clear()
+    status = api.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
+    if status != 0:
+        reason = library.errors[-1] if library.errors else f"status {status}"
+        raise ModelError(f"{source}: cannot be requantised: {reason}; leave out --draft-quant")
