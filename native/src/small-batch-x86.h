@@ -34,8 +34,8 @@ struct dot_maddubs {
     static inline __m256i reduce(__m256i total, __m256i sum, __m256i scale) {
         return in_order(_mm256_add_epi32(total, _mm256_madd_epi16(sum, scale)));
     }
-    static inline __m256i reduce(__m256i total, __m256i sum) {
-        return reduce(total, sum, _mm256_set1_epi16(1));
+    static inline __m256i reduce_plane(__m256i total, __m256i sum, int plane) {
+        return reduce(total, sum, _mm256_set1_epi16((short) (1 << 4*plane)));
     }
 };
 
@@ -56,7 +56,7 @@ struct dot_vnni {
     static inline __m256i reduce(__m256i total, __m256i sum, __m256i scale) {
         return _mm256_add_epi32(total, _mm256_mullo_epi32(sum, _mm256_srai_epi32(scale, 16)));
     }
-    static inline __m256i reduce(__m256i total, __m256i sum) {
+    static inline __m256i reduce_plane(__m256i total, __m256i sum, int /* there is one */) {
         return _mm256_add_epi32(total, sum);
     }
 };
@@ -180,7 +180,8 @@ void quantize_k(const float * x, small_batch_act_k * act, int64_t n_cols, int64_
     }
 }
 
-void quantize_0(const float * x, small_batch_act_0 * act, int64_t n_cols, int64_t ib_first, int64_t ib_last) {
+// weights are stored as q = w + zero_point
+void quantize_0(const float * x, small_batch_act_0 * act, int64_t n_cols, int64_t ib_first, int64_t ib_last, int32_t zero_point) {
     for (int64_t ib = ib_first; ib < ib_last; ++ib) {
         small_batch_act_0 & y = act[ib*n_cols];
 
@@ -189,17 +190,24 @@ void quantize_0(const float * x, small_batch_act_0 * act, int64_t n_cols, int64_
 
         const __m256i q = act_quantize32(x + ib*SMALL_BATCH_BLOCK_0, _mm256_set1_ps(inverse), y.qs);
 
-        y.sum   = horizontal_add(_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1)));
-        y.d_sum = y.d*(float) y.sum;
+        const int32_t sum = horizontal_add(_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1)));
+
+        y.offset = -zero_point*sum;
+        y.d_sum  = y.d*(float) sum;
     }
 }
 
 void quantize(ggml_type type, const float * x, void * act, int64_t n_cols, int64_t ib_first, int64_t ib_last) {
-    if (small_batch_act_block_size(type) == sizeof(small_batch_act_k)) {
-        quantize_k(x, (small_batch_act_k *) act, n_cols, ib_first, ib_last);
-    } else {
-        quantize_0(x, (small_batch_act_0 *) act, n_cols, ib_first, ib_last);
+    int32_t zero_point = 0;
+    switch (type) {
+        case GGML_TYPE_Q8_0: zero_point = 128; break;
+        case GGML_TYPE_Q5_0: zero_point =  16; break;
+        case GGML_TYPE_Q4_0: zero_point =   8; break;
+        case GGML_TYPE_Q4_1: break;
+        default: quantize_k(x, (small_batch_act_k *) act, n_cols, ib_first, ib_last); return;
     }
+
+    quantize_0(x, (small_batch_act_0 *) act, n_cols, ib_first, ib_last, zero_point);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -422,9 +430,10 @@ inline void dot_tile(const tile_k * t, int, const small_batch_act_k * a, int64_t
 
 constexpr int STEP_0 = 8; // blocks that are unpacked at a time
 
-// a few blocks of 8 rows, unpacked
+// a few blocks of 8 rows, unpacked; weights of more bits than an int16 sum bears are split into two planes of 4 bits
+template <int n_planes>
 struct tile_0 {
-    __m256i q[STEP_0][8]; // weights, unsigned unless the type says so; q[..][i] holds k = 4*i .. 4*i + 3
+    __m256i q[STEP_0][n_planes][8]; // unsigned weights; q[..][..][i] holds k = 4*i .. 4*i + 3
     __m256  d[STEP_0];
     __m256  m[STEP_0];
 };
@@ -440,80 +449,81 @@ inline void unpack_nibbles(const uint8_t * w, __m256i * q) {
 }
 
 struct type_q4_0 {
-    using tile = tile_0;
+    using tile = tile_0<1>;
     using act  = small_batch_act_0;
 
-    static constexpr int  words     = 4;
-    static constexpr int  per_sum   = 8;
-    static constexpr int  offset    = 3; // weights are q - 2^offset
-    static constexpr bool has_min   = false;
-    static constexpr bool is_signed = false;
+    static constexpr int  words    = 4;
+    static constexpr int  n_planes = 1;
+    static constexpr int  per_sum  = 8;
+    static constexpr bool has_min  = false;
 
-    static inline void unpack(const uint8_t * w, const uint8_t * d, int n, tile_0 & t) {
+    static inline void unpack(const uint8_t * w, const uint8_t * d, int n, tile & t) {
         for (int b = 0; b < n; ++b, w += words*32, d += 16) {
             t.d[b] = load_half8(d);
-            unpack_nibbles(w, t.q[b]);
+            unpack_nibbles(w, t.q[b][0]);
         }
     }
 };
 
 struct type_q4_1 {
-    using tile = tile_0;
+    using tile = tile_0<1>;
     using act  = small_batch_act_0;
 
-    static constexpr int  words     = 5;
-    static constexpr int  per_sum   = 8;
-    static constexpr int  offset    = 0;
-    static constexpr bool has_min   = true;
-    static constexpr bool is_signed = false;
+    static constexpr int  words    = 5;
+    static constexpr int  n_planes = 1;
+    static constexpr int  per_sum  = 8;
+    static constexpr bool has_min  = true;
 
-    static inline void unpack(const uint8_t * w, const uint8_t *, int n, tile_0 & t) {
+    static inline void unpack(const uint8_t * w, const uint8_t *, int n, tile & t) {
         for (int b = 0; b < n; ++b, w += words*32) {
             unpack_half2(load(w), t.d[b], t.m[b]);
-            unpack_nibbles(w + 32, t.q[b]);
+            unpack_nibbles(w + 32, t.q[b][0]);
         }
     }
 };
 
 struct type_q5_0 {
-    using tile = tile_0;
+    using tile = tile_0<1>;
     using act  = small_batch_act_0;
 
-    static constexpr int  words     = 5;
-    static constexpr int  per_sum   = 4;
-    static constexpr int  offset    = 4;
-    static constexpr bool has_min   = false;
-    static constexpr bool is_signed = false;
+    static constexpr int  words    = 5;
+    static constexpr int  n_planes = 1;
+    static constexpr int  per_sum  = 4;
+    static constexpr bool has_min  = false;
 
-    static inline void unpack(const uint8_t * w, const uint8_t * d, int n, tile_0 & t) {
+    static inline void unpack(const uint8_t * w, const uint8_t * d, int n, tile & t) {
         for (int b = 0; b < n; ++b, w += words*32, d += 16) {
+            __m256i * q = t.q[b][0];
+
             t.d[b] = load_half8(d);
-            unpack_nibbles(w + 32, t.q[b]);
+            unpack_nibbles(w + 32, q);
 
             const __m256i high = load(w); // bit i of a byte belongs to q[i]
             for (int i = 0; i < 4; ++i) {
-                t.q[b][i]     = _mm256_or_si256(t.q[b][i],     low_bits(_mm256_slli_epi16(high, 4 - i), 0x10));
-                t.q[b][i + 4] = _mm256_or_si256(t.q[b][i + 4], low_bits(_mm256_srli_epi16(high, i),     0x10));
+                q[i]     = _mm256_or_si256(q[i],     low_bits(_mm256_slli_epi16(high, 4 - i), 0x10));
+                q[i + 4] = _mm256_or_si256(q[i + 4], low_bits(_mm256_srli_epi16(high, i),     0x10));
             }
         }
     }
 };
 
 struct type_q8_0 {
-    using tile = tile_0;
+    static constexpr int  words    = 8;
+    static constexpr int  n_planes = dot::wide ? 1 : 2;
+    static constexpr int  per_sum  = 8;
+    static constexpr bool has_min  = false;
+
+    using tile = tile_0<n_planes>;
     using act  = small_batch_act_0;
 
-    static constexpr int  words     = 8;
-    static constexpr int  per_sum   = 1; // 2*128*127 < 2^15
-    static constexpr int  offset    = dot::wide ? 7 : 0;
-    static constexpr bool has_min   = false;
-    static constexpr bool is_signed = !dot::wide;
-
-    static inline void unpack(const uint8_t * w, const uint8_t * d, int n, tile_0 & t) {
+    static inline void unpack(const uint8_t * w, const uint8_t * d, int n, tile & t) {
         for (int b = 0; b < n; ++b, w += words*32, d += 16) {
             t.d[b] = load_half8(d);
             for (int i = 0; i < 8; ++i) {
-                t.q[b][i] = is_signed ? load(w + 32*i) : _mm256_xor_si256(load(w + 32*i), _mm256_set1_epi8(-128));
+                const __m256i x = _mm256_xor_si256(load(w + 32*i), _mm256_set1_epi8(-128)); // + 128
+
+                t.q[b][0][i]            = n_planes == 1 ? x : low_bits(x, 0x0F);
+                t.q[b][n_planes - 1][i] = n_planes == 1 ? x : low_bits(_mm256_srli_epi16(x, 4), 0x0F);
             }
         }
     }
@@ -521,52 +531,45 @@ struct type_q8_0 {
 
 // add a few blocks of R row groups and C columns to acc [R][MAX_COLS]
 template <typename T, int R, int C>
-inline void dot_tile(const tile_0 * t, int n_blocks, const small_batch_act_0 * a, int64_t stride, __m256 (*acc)[MAX_COLS]) {
+inline void dot_tile(const tile_0<T::n_planes> * t, int n_blocks, const small_batch_act_0 * a, int64_t stride, __m256 (*acc)[MAX_COLS]) {
     constexpr int per_sum = dot::wide ? 8 : T::per_sum;
 
     for (int b = 0; b < n_blocks; ++b, a += stride) {
         __m256i total[R][C];
-        for (int r = 0; r < R; ++r) {
-            for (int c = 0; c < C; ++c) {
-                total[r][c] = _mm256_setzero_si256();
+        for (int c = 0; c < C; ++c) {
+            for (int r = 0; r < R; ++r) {
+                total[r][c] = _mm256_set1_epi32(a[c].offset);
             }
         }
 
-        for (int i = 0; i < 8; i += per_sum) {
-            __m256i sum[R][C];
+        for (int p = 0; p < T::n_planes; ++p) {
+            for (int i = 0; i < 8; i += per_sum) {
+                __m256i sum[R][C];
 
 #pragma GCC unroll 8
-            for (int j = 0; j < per_sum; ++j) {
-                for (int c = 0; c < C; ++c) {
-                    const __m256i x = broadcast4(a[c].qs + 4*(i + j));
+                for (int j = 0; j < per_sum; ++j) {
+                    for (int c = 0; c < C; ++c) {
+                        const __m256i x = broadcast4(a[c].qs + 4*(i + j));
 
-                    for (int r = 0; r < R; ++r) {
-                        const __m256i w = t[r].q[b][i + j];
-
-                        // signed weights: the product's sign moves to the activation, which is never -128
-                        const __m256i u = T::is_signed ? _mm256_abs_epi8(w)     : w;
-                        const __m256i y = T::is_signed ? _mm256_sign_epi8(x, w) : x;
-
-                        sum[r][c] = j == 0 ? dot::mul(u, y) : dot::mul_add(sum[r][c], u, y);
+                        for (int r = 0; r < R; ++r) {
+                            sum[r][c] = j == 0 ? dot::mul(t[r].q[b][p][i], x) : dot::mul_add(sum[r][c], t[r].q[b][p][i + j], x);
+                        }
                     }
                 }
-            }
 
-            for (int r = 0; r < R; ++r) {
-                for (int c = 0; c < C; ++c) {
-                    total[r][c] = dot::reduce(total[r][c], sum[r][c]);
+                for (int r = 0; r < R; ++r) {
+                    for (int c = 0; c < C; ++c) {
+                        total[r][c] = dot::reduce_plane(total[r][c], sum[r][c], p);
+                    }
                 }
             }
         }
 
         for (int c = 0; c < C; ++c) {
-            const __m256  d      = _mm256_broadcast_ss(&a[c].d);
-            const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(a[c].sum), T::offset);
+            const __m256 d = _mm256_broadcast_ss(&a[c].d);
 
             for (int r = 0; r < R; ++r) {
-                const __m256i x = T::offset ? _mm256_sub_epi32(total[r][c], offset) : total[r][c];
-
-                acc[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(x), _mm256_mul_ps(t[r].d[b], d), acc[r][c]);
+                acc[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[r][c]), _mm256_mul_ps(t[r].d[b], d), acc[r][c]);
                 if (T::has_min) {
                     acc[r][c] = _mm256_fmadd_ps(t[r].m[b], _mm256_broadcast_ss(&a[c].d_sum), acc[r][c]);
                 }

@@ -37,8 +37,8 @@ struct small_batch_act_k {
 struct small_batch_act_0 {
     int8_t  qs[SMALL_BATCH_BLOCK_0];
     float   d;
-    float   d_sum; // d times the sum of qs: min of Q4_1
-    int32_t sum;   // sum of qs: offset of Q4_0 and Q5_0
+    float   d_sum;  // d times the sum of qs: min of Q4_1
+    int32_t offset; // what a product starts from: weights are stored unsigned, the sum of qs pays for it
     int32_t padding;
 };
 

@@ -84,7 +84,8 @@ struct matrix {
     std::vector<float> multiply(const float * x, int64_t n_1, int64_t n_2, int n_threads) const {
         const int64_t n_cols = n_1*n_2;
 
-        ggml_init_params params = { 3*ggml_tensor_overhead() + ggml_graph_overhead() + (size_t) (n_k + n_rows)*n_cols*4 + 1024, nullptr, false };
+        // activations, result, and the work buffer
+        ggml_init_params params = { (size_t) (2*n_k + n_rows)*n_cols*sizeof(float) + (1 << 20), nullptr, false };
         ggml_context * graph_ctx = ggml_init(params);
 
         ggml_tensor * activations = ggml_new_tensor_3d(graph_ctx, GGML_TYPE_F32, n_k, n_1, n_2);
