@@ -16,6 +16,7 @@ namespace {
 
 constexpr int MAX_COLS = 16; // columns that share one unpacking of weights
 constexpr int MAX_TILE = 4;  // columns whose sums are kept in registers
+constexpr int PREFETCH = 4;  // blocks (of 256 k) that weights are asked for ahead: unpacking would wait for memory otherwise
 
 // Keep a sum in its register, added up in the order written: gcc turns a chain of integer additions into a tree, whose
 // many products it then spills. Measured: 2.5 times slower without.
@@ -633,6 +634,14 @@ inline void mul_mat_groups(const small_batch_task & task, int64_t ig, int64_t c_
     typename T::tile t[R];
     for (int64_t ib = 0; ib < n_blocks; ib += step) {
         const int n = n_blocks - ib < step ? (int) (n_blocks - ib) : step;
+
+        // the same blocks a little further on, or at the start of the next row groups
+        const int64_t next = ib + PREFETCH*step < n_blocks ? ib + PREFETCH*step : ib + PREFETCH*step + (R - 1)*n_blocks;
+        for (int r = 0; r < R; ++r) {
+            for (int i = 0; i < step*T::words*32; i += 64) {
+                _mm_prefetch((const char *) w + (r*n_blocks + next)*T::words*32 + i, _MM_HINT_T0);
+            }
+        }
 
         for (int r = 0; r < R; ++r) {
             T::unpack(w + (r*n_blocks + ib)*T::words*32, d + (r*n_blocks + ib)*16, n, t[r]);

@@ -4,7 +4,7 @@
 //
 // Called from (patches/0002-small-batch-hooks.patch):
 //   ggml_backend_cpu_get_extra_buffer_types   small_batch_buffer_type(), ahead of upstream's repack
-//   ggml_compute_forward_flash_attn_ext       small_batch_attn_params(), which keeps it on one path for all small batches
+//   ggml_compute_forward_flash_attn_ext       small_batch_attn_compute(), instead of upstream's three paths
 //
 // The buffer type takes 2-D weights of the types below that are used by GGML_OP_MUL_MAT alone. It stores them with
 // 8 rows interleaved, so that one 256-bit register holds the same 4 k of 8 rows, and unpacks them once for all
@@ -57,6 +57,27 @@ struct small_batch_task {
     size_t       dst_stride; // floats from column to column
 };
 
+#define SMALL_BATCH_ATTN_ROWS 16  // rows that share one conversion of keys and values
+#define SMALL_BATCH_ATTN_DIM  256 // largest head
+
+// attention of up to SMALL_BATCH_ATTN_ROWS rows over one head's cache of halves
+struct small_batch_attn {
+    int     n_rows;
+    int64_t n_kv;
+    int64_t dim_k;
+    int64_t dim_v;
+    float   scale;
+
+    const char * k;
+    const char * v;
+    size_t       stride_k; // bytes from position to position
+    size_t       stride_v;
+
+    const float    * q[SMALL_BATCH_ATTN_ROWS];
+    const uint16_t * mask[SMALL_BATCH_ATTN_ROWS]; // halves added to the scores; nullptr: none
+    float          * dst[SMALL_BATCH_ATTN_ROWS];
+};
+
 // what one instruction set offers; nullptr members are not allowed
 struct small_batch_kernel {
     const char * name;
@@ -67,6 +88,8 @@ struct small_batch_kernel {
 
     // compute the row groups [ig_first, ig_last) of all columns
     void (*mul_mat)(const small_batch_task & task, int64_t ig_first, int64_t ig_last);
+
+    void (*attend)(const small_batch_attn & task);
 };
 
 // small-batch-avx2.cpp, small-batch-avx-vnni.cpp, small-batch-avx512-vnni.cpp: compiled with their own flags, so the
@@ -103,9 +126,8 @@ void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const v
 // nullptr: upstream's buffer types only
 ggml_backend_buffer_type_t small_batch_buffer_type();
 
-// the parameters under which to compute the flash attention op: a single row must not take the path that splits the
-// cache between threads, because two rows would not, and the sums would differ
-ggml_compute_params small_batch_attn_params(const ggml_compute_params * params, const ggml_tensor * op);
+// true: the flash attention op is computed; false: it is upstream's
+bool small_batch_attn_compute(const ggml_compute_params * params, ggml_tensor * op);
 
 //
 // C API, bound by viasd_edge/_native.py

@@ -189,6 +189,91 @@ static void test_shape(ggml_type type, int64_t n_k, int64_t n_rows, std::mt19937
     }
 }
 
+// attention of the first n of the tokens that follow n_past positions, over a cache of n_kv cells
+static std::vector<float> attend(const std::vector<float> & q, const std::vector<ggml_fp16_t> & k, const std::vector<ggml_fp16_t> & v,
+        int64_t dim, int64_t n_head, int64_t n_head_kv, int64_t n_past, int64_t n_kv, int64_t n, int n_threads) {
+    ggml_init_params params = { (size_t) (n_kv*n_head_kv*dim*4 + n_kv*n*2 + n*n_head*dim*8) + (16 << 20), nullptr, false };
+    ggml_context * ctx = ggml_init(params);
+
+    ggml_tensor * tq = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, dim, n_head, n); // the heads of a token side by side
+    ggml_tensor * tk = ggml_new_tensor_3d(ctx, GGML_TYPE_F16, dim, n_head_kv, n_kv);
+    ggml_tensor * tv = ggml_new_tensor_3d(ctx, GGML_TYPE_F16, dim, n_head_kv, n_kv);
+    ggml_tensor * tm = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, n_kv, n);
+    memcpy(tq->data, q.data(), ggml_nbytes(tq));
+    memcpy(tk->data, k.data(), ggml_nbytes(tk));
+    memcpy(tv->data, v.data(), ggml_nbytes(tv));
+    for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < n_kv; ++j) {
+            ((ggml_fp16_t *) tm->data)[i*n_kv + j] = ggml_fp32_to_fp16(j <= n_past + i ? 0.0f : -INFINITY);
+        }
+    }
+
+    ggml_tensor * out = ggml_flash_attn_ext(ctx, ggml_permute(ctx, tq, 0, 2, 1, 3), ggml_permute(ctx, tk, 0, 2, 1, 3),
+        ggml_permute(ctx, tv, 0, 2, 1, 3), tm, 1.0f/sqrtf(dim), 0.0f, 0.0f);
+
+    ggml_cgraph * graph = ggml_new_graph(ctx);
+    ggml_build_forward_expand(graph, out);
+    ggml_graph_compute_with_ctx(ctx, graph, n_threads);
+
+    const float * data = (const float *) out->data;
+    std::vector<float> result(data, data + dim*n_head*n);
+    ggml_free(ctx);
+    return result;
+}
+
+static void test_attention(int64_t dim, int64_t n_head, int64_t n_head_kv, std::mt19937 & rng) {
+    const int64_t n_past   = 230;
+    const int64_t n_kv_max = 512;
+
+    std::normal_distribution<float> normal;
+
+    std::vector<float>       q(dim*n_head*N_COLS_MAX);
+    std::vector<ggml_fp16_t> k(dim*n_head_kv*n_kv_max);
+    std::vector<ggml_fp16_t> v(dim*n_head_kv*n_kv_max);
+    for (float & x : q)       { x = 2.0f*normal(rng); }
+    for (ggml_fp16_t & x : k) { x = ggml_fp32_to_fp16(normal(rng)); }
+    for (ggml_fp16_t & x : v) { x = ggml_fp32_to_fp16(normal(rng)); }
+
+    const std::vector<float> wide = attend(q, k, v, dim, n_head, n_head_kv, n_past, n_kv_max, N_COLS_MAX, 1);
+
+    // scores are off by a few units in the last place, and so are the weights made of them
+    double worst = 0.0;
+    for (int64_t i = 0; i < N_COLS_MAX; ++i) {
+        for (int64_t h = 0; h < n_head; ++h) {
+            const int64_t h_kv = h/(n_head/n_head_kv);
+
+            std::vector<double> weights(n_past + i + 1);
+            double sum = 0.0;
+            for (size_t j = 0; j < weights.size(); ++j) {
+                double score = 0.0;
+                for (int64_t d = 0; d < dim; ++d) {
+                    score += (double) q[(i*n_head + h)*dim + d]*ggml_fp16_to_fp32(k[(j*n_head_kv + h_kv)*dim + d]);
+                }
+                weights[j] = exp(score/sqrt((double) dim));
+                sum += weights[j];
+            }
+            for (int64_t d = 0; d < dim; ++d) {
+                double exact = 0.0;
+                for (size_t j = 0; j < weights.size(); ++j) {
+                    exact += weights[j]/sum*ggml_fp16_to_fp32(v[(j*n_head_kv + h_kv)*dim + d]);
+                }
+                worst = std::max(worst, fabs(exact - wide[(i*n_head + h)*dim + d]));
+            }
+        }
+    }
+    CHECK(worst < 2e-5, "attention of %d: error %g", (int) dim, worst);
+
+    for (int n_threads = 1; n_threads <= 4; ++n_threads) {
+        for (int n = 1; n <= N_COLS_MAX; ++n) {
+            for (const int64_t n_kv : { (int64_t) 264, (int64_t) 288, n_kv_max }) {
+                const std::vector<float> narrow = attend(q, k, v, dim, n_head, n_head_kv, n_past, n_kv, n, n_threads);
+                CHECK(memcmp(narrow.data(), wide.data(), narrow.size()*sizeof(float)) == 0,
+                    "attention of %d: %d rows, %d cells and %d threads give other bytes", (int) dim, n, (int) n_kv, n_threads);
+            }
+        }
+    }
+}
+
 static void test_declined() {
     ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
     ggml_context * ctx = ggml_init(params);
@@ -231,6 +316,13 @@ int main() {
         printf("%s: %s\n", ggml_type_name(type), n_failed == n_failed_before ? "ok" : "FAILED");
     }
     test_declined();
+
+    const int n_failed_before = n_failed;
+    test_attention( 64, 14, 2, rng);
+    test_attention( 80,  4, 4, rng);
+    test_attention(128, 12, 2, rng);
+    test_attention(256,  4, 1, rng);
+    printf("attention: %s\n", n_failed == n_failed_before ? "ok" : "FAILED");
 
     printf("%d failed\n", n_failed);
     return n_failed != 0;
