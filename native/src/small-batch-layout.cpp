@@ -3,6 +3,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 // How a block of a plain row becomes words of an interleaved group: `n_words` 32-bit words from `offset` on, and, where
 // the block's size is no multiple of 4, the half-precision scale at `offset_d` apart from them.
 struct small_batch_layout {
@@ -62,7 +66,35 @@ static uint32_t small_batch_spread_bits(uint32_t x) {
     return result;
 }
 
-void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const void * data, void * weights) {
+// 4 words of 8 rows
+static void small_batch_interleave4(const uint8_t * const * rows, size_t offset, uint32_t * words) {
+#if defined(__SSE2__)
+    for (int h = 0; h < SMALL_BATCH_ROWS; h += 4) {
+        const __m128i a = _mm_loadu_si128((const __m128i *) (rows[h]     + offset));
+        const __m128i b = _mm_loadu_si128((const __m128i *) (rows[h + 1] + offset));
+        const __m128i c = _mm_loadu_si128((const __m128i *) (rows[h + 2] + offset));
+        const __m128i d = _mm_loadu_si128((const __m128i *) (rows[h + 3] + offset));
+
+        const __m128i ab_lo = _mm_unpacklo_epi32(a, b);
+        const __m128i ab_hi = _mm_unpackhi_epi32(a, b);
+        const __m128i cd_lo = _mm_unpacklo_epi32(c, d);
+        const __m128i cd_hi = _mm_unpackhi_epi32(c, d);
+
+        _mm_storeu_si128((__m128i *) (words + h),                        _mm_unpacklo_epi64(ab_lo, cd_lo));
+        _mm_storeu_si128((__m128i *) (words + h + SMALL_BATCH_ROWS),     _mm_unpackhi_epi64(ab_lo, cd_lo));
+        _mm_storeu_si128((__m128i *) (words + h + 2*SMALL_BATCH_ROWS),   _mm_unpacklo_epi64(ab_hi, cd_hi));
+        _mm_storeu_si128((__m128i *) (words + h + 3*SMALL_BATCH_ROWS),   _mm_unpackhi_epi64(ab_hi, cd_hi));
+    }
+#else
+    for (int i = 0; i < 4; ++i) {
+        for (int r = 0; r < SMALL_BATCH_ROWS; ++r) {
+            memcpy(&words[i*SMALL_BATCH_ROWS + r], rows[r] + offset + 4*i, 4);
+        }
+    }
+#endif
+}
+
+void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const void * data, void * weights, int64_t ig_first, int64_t ig_last) {
     small_batch_layout layout;
     if (!small_batch_layout_get(type, layout)) {
         return;
@@ -75,9 +107,12 @@ void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const v
     uint32_t * words = (uint32_t *) weights;
     uint16_t * d     = (uint16_t *) (words + n_groups*n_blocks*layout.n_words*SMALL_BATCH_ROWS);
 
+    words += ig_first*n_blocks*layout.n_words*SMALL_BATCH_ROWS;
+    d     += ig_first*n_blocks*SMALL_BATCH_ROWS;
+
     static const uint8_t no_row[256] = { 0 };
 
-    for (int64_t ig = 0; ig < n_groups; ++ig) {
+    for (int64_t ig = ig_first; ig < ig_last; ++ig) {
         const uint8_t * rows[SMALL_BATCH_ROWS];
         size_t          step[SMALL_BATCH_ROWS];
         for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
@@ -88,17 +123,22 @@ void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const v
         }
 
         for (int64_t ib = 0; ib < n_blocks; ++ib) {
-            for (size_t i = 0; i < layout.n_words; ++i) {
-                for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
-                    memcpy(&words[r], rows[r] + layout.offset + 4*i, 4);
-                }
-                if (type == GGML_TYPE_Q5_0 && i == 0) {
-                    for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
-                        words[r] = small_batch_spread_bits(words[r]);
-                    }
-                }
-                words += SMALL_BATCH_ROWS;
+            size_t i = 0;
+            for (; i + 4 <= layout.n_words; i += 4) {
+                small_batch_interleave4(rows, layout.offset + 4*i, words + i*SMALL_BATCH_ROWS);
             }
+            for (; i < layout.n_words; ++i) {
+                for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
+                    memcpy(&words[i*SMALL_BATCH_ROWS + r], rows[r] + layout.offset + 4*i, 4);
+                }
+            }
+            if (type == GGML_TYPE_Q5_0) {
+                for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
+                    words[r] = small_batch_spread_bits(words[r]);
+                }
+            }
+            words += layout.n_words*SMALL_BATCH_ROWS;
+
             for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
                 if (layout.d_apart) {
                     memcpy(d++, rows[r] + layout.offset_d, 2);

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <thread>
+#include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -141,7 +143,24 @@ static void small_batch_buffer_set_tensor(ggml_backend_buffer_t /* buffer */, gg
     GGML_ASSERT(tensor->extra && "a weight that the buffer type did not promise to take");
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
 
-    small_batch_interleave(tensor->type, tensor->ne[0], tensor->ne[1], data, tensor->data);
+    // a core for every 4 MB: interleaving is bound by the cores, and load time counts
+    const int64_t n_groups  = (tensor->ne[1] + SMALL_BATCH_ROWS - 1)/SMALL_BATCH_ROWS;
+    const int64_t n_threads = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), size >> 22));
+
+    std::vector<std::thread> threads;
+    for (int64_t i = 0; i < n_threads; ++i) {
+        const auto interleave = [=]() {
+            small_batch_interleave(tensor->type, tensor->ne[0], tensor->ne[1], data, tensor->data, n_groups*i/n_threads, n_groups*(i + 1)/n_threads);
+        };
+        if (i + 1 < n_threads) {
+            threads.emplace_back(interleave);
+        } else {
+            interleave();
+        }
+    }
+    for (std::thread & thread : threads) {
+        thread.join();
+    }
 }
 
 static const char * small_batch_buffer_type_get_name(ggml_backend_buffer_type_t /* buft */) {

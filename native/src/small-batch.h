@@ -116,8 +116,8 @@ int64_t small_batch_act_blocks(ggml_type type, int64_t n_k);
 // bytes of one activation block
 size_t small_batch_act_block_size(ggml_type type);
 
-// interleave n_rows rows of data; missing rows of the last group become zeros
-void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const void * data, void * weights);
+// interleave the row groups [ig_first, ig_last) of n_rows rows of data; missing rows of the last group become zeros
+void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const void * data, void * weights, int64_t ig_first, int64_t ig_last);
 
 //
 // hooks for ggml-cpu.cpp and ops.cpp
