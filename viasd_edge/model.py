@@ -37,8 +37,6 @@ class Model:
         params = self._api.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = 0
-        # not mapped: weights are repacked at load, and a mapped file would stay resident beside the copy
-        params.load_mode = self._api.LLAMA_LOAD_MODE_NONE
         self._native.errors.clear()
         self.handle = self._api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
