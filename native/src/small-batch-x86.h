@@ -359,38 +359,32 @@ struct type_q6_K {
     }
 };
 
-// add one block of R row groups and C columns to acc [R][MAX_COLS]
-template <typename T, int R, int C>
-inline void dot_tile(const tile_k * t, int, const small_batch_act_k * a, int64_t, __m256 (*acc)[MAX_COLS]) {
+// add one block of C columns to acc
+template <typename T, int C>
+inline void dot_tile(const tile_k & t, int, const small_batch_act_k * a, int64_t, __m256 * acc) {
     constexpr int per_sum = dot::wide ? T::per_scale : T::per_sum;
 
-    __m256i total[R][C];
-    for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < C; ++c) {
-            total[r][c] = _mm256_setzero_si256();
-        }
+    __m256i total[C];
+    for (int c = 0; c < C; ++c) {
+        total[c] = _mm256_setzero_si256();
     }
 
     for (int i = 0; i < 64; i += per_sum) {
-        __m256i sum[R][C];
+        __m256i sum[C];
 
 #pragma GCC unroll 8
         for (int j = 0; j < per_sum; ++j) {
             for (int c = 0; c < C; ++c) {
                 const __m256i x = broadcast4(a[c].qs + 4*(i + j));
 
-                for (int r = 0; r < R; ++r) {
-                    sum[r][c] = j == 0 ? dot::mul(t[r].q[i], x) : dot::mul_add(sum[r][c], t[r].q[i + j], x);
-                }
+                sum[c] = j == 0 ? dot::mul(t.q[i], x) : dot::mul_add(sum[c], t.q[i + j], x);
             }
         }
 
-        for (int r = 0; r < R; ++r) {
-            const __m256i scale = t[r].scale[i/T::per_scale];
+        const __m256i scale = t.scale[i/T::per_scale];
 
-            for (int c = 0; c < C; ++c) {
-                total[r][c] = dot::reduce(total[r][c], sum[r][c], scale);
-            }
+        for (int c = 0; c < C; ++c) {
+            total[c] = dot::reduce(total[c], sum[c], scale);
         }
     }
 
@@ -399,29 +393,21 @@ inline void dot_tile(const tile_k * t, int, const small_batch_act_k * a, int64_t
 
         const int16_t * sums = T::has_min ? a[c].sum32 : a[c].sum16;
 
-        __m256i offset[R];
-        for (int j = 0; j < n_min; ++j) {
-            const __m256i x = broadcast4(sums + 2*j);
-
-            for (int r = 0; r < R; ++r) {
-                const __m256i y = _mm256_madd_epi16(t[r].min[j], x);
-
-                offset[r] = j == 0 ? y : in_order(_mm256_add_epi32(offset[r], y));
-            }
+        __m256i offset = _mm256_madd_epi16(t.min[0], broadcast4(sums));
+        for (int j = 1; j < n_min; ++j) {
+            offset = in_order(_mm256_add_epi32(offset, _mm256_madd_epi16(t.min[j], broadcast4(sums + 2*j))));
         }
 
         const __m256 d = _mm256_broadcast_ss(&a[c].d);
 
-        for (int r = 0; r < R; ++r) {
-            if (T::has_min) {
-                acc[r][c] = _mm256_fmadd_ps (_mm256_cvtepi32_ps(total[r][c]), _mm256_mul_ps(t[r].d,    d), acc[r][c]);
-                acc[r][c] = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(offset[r]),   _mm256_mul_ps(t[r].dmin, d), acc[r][c]);
-            } else {
-                // weights are q - 32
-                const __m256i x = _mm256_sub_epi32(total[r][c], _mm256_slli_epi32(offset[r], 5));
+        if (T::has_min) {
+            acc[c] = _mm256_fmadd_ps (_mm256_cvtepi32_ps(total[c]), _mm256_mul_ps(t.d,    d), acc[c]);
+            acc[c] = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(offset),   _mm256_mul_ps(t.dmin, d), acc[c]);
+        } else {
+            // weights are q - 32
+            const __m256i x = _mm256_sub_epi32(total[c], _mm256_slli_epi32(offset, 5));
 
-                acc[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(x), _mm256_mul_ps(t[r].d, d), acc[r][c]);
-            }
+            acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(x), _mm256_mul_ps(t.d, d), acc[c]);
         }
     }
 }
@@ -530,38 +516,32 @@ struct type_q8_0 {
     }
 };
 
-// add a few blocks of R row groups and C columns to acc [R][MAX_COLS]
-template <typename T, int R, int C>
-inline void dot_tile(const tile_0<T::n_planes> * t, int n_blocks, const small_batch_act_0 * a, int64_t stride, __m256 (*acc)[MAX_COLS]) {
+// add a few blocks of C columns to acc
+template <typename T, int C>
+inline void dot_tile(const tile_0<T::n_planes> & t, int n_blocks, const small_batch_act_0 * a, int64_t stride, __m256 * acc) {
     constexpr int per_sum = dot::wide ? 8 : T::per_sum;
 
     for (int b = 0; b < n_blocks; ++b, a += stride) {
-        __m256i total[R][C];
+        __m256i total[C];
         for (int c = 0; c < C; ++c) {
-            for (int r = 0; r < R; ++r) {
-                total[r][c] = _mm256_set1_epi32(a[c].offset);
-            }
+            total[c] = _mm256_set1_epi32(a[c].offset);
         }
 
         for (int p = 0; p < T::n_planes; ++p) {
             for (int i = 0; i < 8; i += per_sum) {
-                __m256i sum[R][C];
+                __m256i sum[C];
 
 #pragma GCC unroll 8
                 for (int j = 0; j < per_sum; ++j) {
                     for (int c = 0; c < C; ++c) {
                         const __m256i x = broadcast4(a[c].qs + 4*(i + j));
 
-                        for (int r = 0; r < R; ++r) {
-                            sum[r][c] = j == 0 ? dot::mul(t[r].q[b][p][i], x) : dot::mul_add(sum[r][c], t[r].q[b][p][i + j], x);
-                        }
+                        sum[c] = j == 0 ? dot::mul(t.q[b][p][i], x) : dot::mul_add(sum[c], t.q[b][p][i + j], x);
                     }
                 }
 
-                for (int r = 0; r < R; ++r) {
-                    for (int c = 0; c < C; ++c) {
-                        total[r][c] = dot::reduce_plane(total[r][c], sum[r][c], p);
-                    }
+                for (int c = 0; c < C; ++c) {
+                    total[c] = dot::reduce_plane(total[c], sum[c], p);
                 }
             }
         }
@@ -569,11 +549,9 @@ inline void dot_tile(const tile_0<T::n_planes> * t, int n_blocks, const small_ba
         for (int c = 0; c < C; ++c) {
             const __m256 d = _mm256_broadcast_ss(&a[c].d);
 
-            for (int r = 0; r < R; ++r) {
-                acc[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[r][c]), _mm256_mul_ps(t[r].d[b], d), acc[r][c]);
-                if (T::has_min) {
-                    acc[r][c] = _mm256_fmadd_ps(t[r].m[b], _mm256_broadcast_ss(&a[c].d_sum), acc[r][c]);
-                }
+            acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[c]), _mm256_mul_ps(t.d[b], d), acc[c]);
+            if (T::has_min) {
+                acc[c] = _mm256_fmadd_ps(t.m[b], _mm256_broadcast_ss(&a[c].d_sum), acc[c]);
             }
         }
     }
@@ -595,23 +573,23 @@ inline void store_rows(__m256 x, float * dst, int64_t n) {
     }
 }
 
-template <typename T, int R>
-inline void dot_cols(const typename T::tile * t, int n_blocks, const typename T::act * a, int64_t stride, int n_cols, __m256 (*acc)[MAX_COLS]) {
-    const auto at = [acc](int c) { return (__m256 (*)[MAX_COLS]) (acc[0] + c); };
-
+template <typename T>
+inline void dot_cols(const typename T::tile & t, int n_blocks, const typename T::act * a, int64_t stride, int n_cols, __m256 * acc) {
     int c = 0;
     for (; c + MAX_TILE <= n_cols; c += MAX_TILE) {
-        dot_tile<T, R, MAX_TILE>(t, n_blocks, a + c, stride, at(c));
+        dot_tile<T, MAX_TILE>(t, n_blocks, a + c, stride, acc + c);
     }
     switch (n_cols - c) {
-        case 1: dot_tile<T, R, 1>(t, n_blocks, a + c, stride, at(c)); break;
-        case 2: dot_tile<T, R, 2>(t, n_blocks, a + c, stride, at(c)); break;
-        case 3: dot_tile<T, R, 3>(t, n_blocks, a + c, stride, at(c)); break;
+        case 1: dot_tile<T, 1>(t, n_blocks, a + c, stride, acc + c); break;
+        case 2: dot_tile<T, 2>(t, n_blocks, a + c, stride, acc + c); break;
+        case 3: dot_tile<T, 3>(t, n_blocks, a + c, stride, acc + c); break;
     }
 }
 
-template <typename T, int R>
-inline void mul_mat_groups(const small_batch_task & task, int64_t ig, int64_t c_first, int n_cols) {
+// One row group at a time, so that a thread reads its weights as one long stream: two at a time save loads of
+// activations, but were 20 to 30 % slower at every width, for want of memory and not of arithmetic.
+template <typename T>
+inline void mul_mat_group(const small_batch_task & task, int64_t ig, int64_t c_first, int n_cols) {
     constexpr bool is_k    = sizeof(typename T::act) == sizeof(small_batch_act_k);
     constexpr int  block_k = is_k ? SMALL_BATCH_BLOCK_K : SMALL_BATCH_BLOCK_0;
     constexpr int  step    = is_k ? 1 : STEP_0;
@@ -624,37 +602,28 @@ inline void mul_mat_groups(const small_batch_task & task, int64_t ig, int64_t c_
 
     const auto * a = (const typename T::act *) task.act + c_first;
 
-    __m256 acc[R][MAX_COLS];
-    for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < n_cols; ++c) {
-            acc[r][c] = _mm256_setzero_ps();
-        }
+    __m256 acc[MAX_COLS];
+    for (int c = 0; c < n_cols; ++c) {
+        acc[c] = _mm256_setzero_ps();
     }
 
-    typename T::tile t[R];
+    typename T::tile t;
     for (int64_t ib = 0; ib < n_blocks; ib += step) {
         const int n = n_blocks - ib < step ? (int) (n_blocks - ib) : step;
 
-        // the same blocks a little further on, or at the start of the next row groups
-        const int64_t next = ib + PREFETCH*step < n_blocks ? ib + PREFETCH*step : ib + PREFETCH*step + (R - 1)*n_blocks;
-        for (int r = 0; r < R; ++r) {
-            for (int i = 0; i < step*T::words*32; i += 64) {
-                _mm_prefetch((const char *) w + (r*n_blocks + next)*T::words*32 + i, _MM_HINT_T0);
-            }
+        // a little further on, maybe in the next row group
+        for (int i = 0; i < step*T::words*32; i += 64) {
+            _mm_prefetch((const char *) w + (ib + PREFETCH*step)*T::words*32 + i, _MM_HINT_T0);
         }
 
-        for (int r = 0; r < R; ++r) {
-            T::unpack(w + (r*n_blocks + ib)*T::words*32, d + (r*n_blocks + ib)*16, n, t[r]);
-        }
-        dot_cols<T, R>(t, n, a + ib*task.n_cols, task.n_cols, n_cols, acc);
+        T::unpack(w + ib*T::words*32, d + ib*16, n, t);
+        dot_cols<T>(t, n, a + ib*task.n_cols, task.n_cols, n_cols, acc);
     }
 
-    for (int r = 0; r < R; ++r) {
-        const int64_t row = (ig + r)*SMALL_BATCH_ROWS;
+    const int64_t row = ig*SMALL_BATCH_ROWS;
 
-        for (int c = 0; c < n_cols; ++c) {
-            store_rows(acc[r][c], task.dst + (c_first + c)*task.dst_stride + row, task.n_rows - row);
-        }
+    for (int c = 0; c < n_cols; ++c) {
+        store_rows(acc[c], task.dst + (c_first + c)*task.dst_stride + row, task.n_rows - row);
     }
 }
 
@@ -663,12 +632,8 @@ void mul_mat(const small_batch_task & task, int64_t ig_first, int64_t ig_last) {
     for (int64_t c = 0; c < task.n_cols; c += MAX_COLS) {
         const int n_cols = task.n_cols - c < MAX_COLS ? (int) (task.n_cols - c) : MAX_COLS;
 
-        int64_t ig = ig_first;
-        for (; ig + 2 <= ig_last; ig += 2) {
-            mul_mat_groups<T, 2>(task, ig, c, n_cols);
-        }
-        if (ig < ig_last) {
-            mul_mat_groups<T, 1>(task, ig, c, n_cols);
+        for (int64_t ig = ig_first; ig < ig_last; ++ig) {
+            mul_mat_group<T>(task, ig, c, n_cols);
         }
     }
 }

@@ -108,7 +108,7 @@ class tensor_traits : public ggml::cpu::tensor_traits {
         const int64_t n_cache    = CHUNK_SIZE/group_size;
         const int64_t n_share    = n_groups/(4*n_threads);
 
-        return std::max<int64_t>(2, std::min(n_cache, n_share) & ~1); // row groups are computed in twos
+        return std::max<int64_t>(1, std::min(n_cache, n_share));
     }
 };
 
