@@ -26,6 +26,7 @@ def main() -> None:
         [*python, "ruff", "check"],
         [*python, "ruff", "format", "--check"],
         [*python, "mypy"],
+        [sys.executable, "scripts/test_kernels.py"],
         [*python, "pytest", *sys.argv[1:]],
     ]
     failed = [check for check in checks if subprocess.run(check, cwd=bootstrap.ROOT, check=False).returncode != 0]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.model
 
 PREFIX = 37
 WIDTHS = (2, 3, 4, 5, 7, 8, 11, 16)
-TEXT = "def gcd(a, b):\n    while b:\n        a, b = b, a % b\n    return a\n\nHowever hard it rained, the old man walked to the sea. " * 3
+TEXT = "def gcd(a, b):\n    while b:\n        a, b = b, a % b\n    return a\n\nHowever hard it rained, he went. " * 3
 
 
 @pytest.mark.skipif(native().kernel_name() == "none", reason="this machine runs upstream's kernels")
@@ -34,4 +34,6 @@ def test_logits_are_bit_identical_for_every_width_and_thread_count(pulled, name)
                     ]
         alone = rows[2, 1]
         for key, found in rows.items():
-            assert found == alone, f"threads, width {key}: row {[a == b for a, b in zip(found, alone, strict=True)].index(False)}"
+            assert found == alone, (
+                f"threads, width {key}: row {[a == b for a, b in zip(found, alone, strict=True)].index(False)}"
+            )
