@@ -26,7 +26,7 @@ from viasd_edge.text import Piece, TextStream, chat_prompt
 Mode = Literal["plain", "exact", "tiered"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-DRAFT_MAX = 4
+DRAFT_MAX = 3
 DEFAULT_CONTEXT = 4096
 MAX_DRAFT = MAX_ROWS - 1  # a draft and the token before it are verified in one decode
 

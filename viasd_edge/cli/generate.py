@@ -35,7 +35,7 @@ _INTERRUPTED = 128 + signal.SIGINT
     "auto: q4_0 in exact mode, where the output does not depend on it.",
 )
 @click.option("--mask", help='Layers the slim verifier skips: a mask file, a shipped mask, or "attn:4-7 ffn:4-7".')
-@click.option("--draft-max", type=click.IntRange(1, 63), default=4, show_default=True, help="Tokens a draft may have.")
+@click.option("--draft-max", type=click.IntRange(1, 63), default=3, show_default=True, help="Tokens a draft may have.")
 @click.option(
     "--accept",
     type=click.FloatRange(0, 1),
