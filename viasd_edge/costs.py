@@ -16,11 +16,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
-from typing_extensions import Self
-
+from viasd_edge.closing import Closing
 from viasd_edge.errors import EdgeError, NativeLibraryError
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
@@ -37,18 +35,20 @@ class Meter(Protocol):
     def measure(self, n: int) -> float: ...
 
 
-class RunnerMeter:
+class RunnerMeter(Closing):
     """Measures a Runner of its own, in this process."""
 
     def __init__(self, path: Path, *, n_threads: int | None, mask: LayerMask | None = None) -> None:
-        self._closing = ExitStack()
+        super().__init__()
         started = time.perf_counter()
-        self.model = self._closing.enter_context(Model(path))
-        self.load_seconds = time.perf_counter() - started
-        self.runner = self._closing.enter_context(Runner(self.model, n_ctx=CONTEXT + MAX_ROWS, n_threads=n_threads))
-        self._mask = mask
-        self._tokens = [i % self.model.n_vocab for i in range(CONTEXT + MAX_ROWS)]  # any text costs the same
-        self.runner.decode(self._tokens[:CONTEXT], rows=0)
+        with ExitStack() as opened:
+            self.model = opened.enter_context(Model(path))
+            self.load_seconds = time.perf_counter() - started
+            self.runner = opened.enter_context(Runner(self.model, n_ctx=CONTEXT + MAX_ROWS, n_threads=n_threads))
+            self._mask = mask
+            self._tokens = [i % self.model.n_vocab for i in range(CONTEXT + MAX_ROWS)]  # any text costs the same
+            self.runner.decode(self._tokens[:CONTEXT], rows=0)
+            self._closing = opened.pop_all()
 
     def measure(self, n: int) -> float:
         self.runner.rewind(CONTEXT)
@@ -56,25 +56,22 @@ class RunnerMeter:
         self.runner.decode(self._tokens[CONTEXT : CONTEXT + n], mask=self._mask)
         return time.perf_counter() - started
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.close()
-
-
-class StockMeter:
+class StockMeter(Closing):
     """Measures the unpatched library in `folder`, in a process of its own that answers line by line."""
 
     def __init__(self, path: Path, folder: Path, *, n_threads: int | None) -> None:
+        super().__init__()
         environment = {**os.environ, "VIASD_EDGE_LIB": str(folder), "VIASD_EDGE_STOCK": "1"}
         command = [sys.executable, "-m", "viasd_edge.costs", str(path), str(n_threads or 0)]
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.load_seconds = float(self._read())
+        with ExitStack() as opened:
+            opened.enter_context(self._process)
+            opened.callback(self._process.kill)
+            self.load_seconds = float(self._read())
+            self._closing = opened.pop_all()
 
     def measure(self, n: int) -> float:
         assert self._process.stdin is not None  # noqa: S101  # opened with a pipe
@@ -88,15 +85,6 @@ class StockMeter:
         if not line:
             raise NativeLibraryError("the stock library's process ended; scripts/build_stock.py builds it anew")
         return line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process:
-            self._process.kill()
 
 
 @dataclass(frozen=True)

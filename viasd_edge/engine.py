@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, get_args
 
-from typing_extensions import Self
-
+from viasd_edge.closing import Closing
 from viasd_edge.drafter import ModelDrafter
 from viasd_edge.errors import MaskError, ModelError, PromptError
 from viasd_edge.mask import LayerMask
@@ -55,7 +53,7 @@ class Generation:
         return {key: value for key, value in asdict(self).items() if key != "prompt_ids"}
 
 
-class Engine:
+class Engine(Closing):
     """A model, its drafter and mask, ready to generate. Close it, or use `with`.
 
     One generation at a time: the models' caches hold the present one.
@@ -72,6 +70,7 @@ class Engine:
         keep_kv: bool = True,
         draft_max: int = DRAFT_MAX,
     ) -> None:
+        super().__init__()
         if mode != "plain" and draft is None:
             raise ModelError(f"{mode} mode needs a drafter: name one with -md, or use --mode plain")
         if not 1 <= draft_max <= MAX_DRAFT:
@@ -90,7 +89,6 @@ class Engine:
         self.gate = gate or RatioGate()
         self.keep_kv = keep_kv
         self.draft_max = draft_max
-        self._closing = ExitStack()
 
     @classmethod
     def open(
@@ -220,18 +218,6 @@ class Engine:
                 start + i for i, (token, choice) in enumerate(zip(chunk, chosen, strict=True)) if token != choice
             ]
         return differing
-
-    def close(self) -> None:
-        """Free contexts and models that `open` made. Safe to call twice."""
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Stream:

@@ -6,34 +6,31 @@ import ctypes
 import hashlib
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
-
 from viasd_edge._native import native
+from viasd_edge.closing import Closing
 from viasd_edge.errors import ModelError
 
 _SAMPLE = 1 << 20  # bytes hashed at each end of a file for its fingerprint
 _LFS = b"version https://git-lfs"
 
 
-class Model:
+class Model(Closing):
     """A loaded GGUF file. Owns the native model; close it after every Runner made from it, or use `with`.
 
     Raises ModelError with one line that says what is wrong with the file. `vocab_only` loads no weights.
     """
 
     def __init__(self, path: Path, *, vocab_only: bool = False) -> None:
+        super().__init__()
         check_file(path)
         self.path = path
         self.vocab_only = vocab_only
         self._native = native()
         self._api = self._native.api
-        self._closing = ExitStack()
         params = self._api.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = 0
@@ -118,18 +115,6 @@ class Model:
             if n >= 0:
                 return buffer.raw[:n]
             room = -n
-
-    def close(self) -> None:
-        """Free the native model. Safe to call twice."""
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def fingerprint(path: Path) -> str:

@@ -7,16 +7,14 @@ import itertools
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
-from typing_extensions import Self
 
+from viasd_edge.closing import Closing
 from viasd_edge.errors import ModelError, NativeLibraryError
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
@@ -38,7 +36,7 @@ class Work:
     seconds: float = 0.0
 
 
-class Runner:
+class Runner(Closing):
     """A sequence of evaluated tokens in one llama context.
 
     `n_past` tokens are evaluated; the KV of the first `n_full` was written by the full model (the rest under a
@@ -47,6 +45,7 @@ class Runner:
     """
 
     def __init__(self, model: Model, *, n_ctx: int = 4096, n_threads: int | None = None, n_batch: int = 512) -> None:
+        super().__init__()
         self.model = model
         self.n_ctx = n_ctx
         self.n_batch = n_batch
@@ -58,7 +57,6 @@ class Runner:
         self._api = self._native.api
         self._flags: bytes | None = None
         self._checked: set[bytes] = set()
-        self._closing = ExitStack()
         self._context = self._create_context()
         self._closing.callback(self._api.llama_free, self._context)
         self._memory = self._api.llama_get_memory(self._context)
@@ -175,18 +173,6 @@ class Runner:
     def reset_work(self) -> None:
         """Count passes, tokens and seconds from zero."""
         self.work = {"full": Work(), "slim": Work()}
-
-    def close(self) -> None:
-        """Free the native context. Safe to call twice."""
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def default_threads() -> int:
