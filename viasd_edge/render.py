@@ -59,7 +59,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> 
     """A table with its first column left-aligned and numbers to the right."""
     grid = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        grid.add_column(column, justify="left" if i == 0 else "right")
+        grid.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         grid.add_row(*(str(cell) for cell in row))
     return grid
