@@ -20,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from viasd_edge.engine import DRAFT_MAX, Engine, Generation
+from viasd_edge.engine import Engine, Generation
+from viasd_edge.limits import DRAFT_MAX
 from viasd_edge.memory import peak_rss
 from viasd_edge.render import console, number, table
 from viasd_edge.strategies import RatioGate
+from viasd_edge.strategies.common import matching_prefix
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,8 @@ def read_prompts(path: Path, count: int) -> Iterator[Prompt]:
 
 def first_difference(engine: Engine, one: Generation, other: Generation) -> dict[str, Any] | None:
     """Where two generations of one prompt part, and how near the full model's two best logits are there."""
-    pairs = zip(one.token_ids, other.token_ids, strict=False)
-    at = next((i for i, (left, right) in enumerate(pairs) if left != right), None)
-    if at is None:
+    at = matching_prefix(one.token_ids, other.token_ids)
+    if at == min(len(one.token_ids), len(other.token_ids)):
         return None
     target = engine.target
     target.rewind(0)

@@ -20,9 +20,10 @@ from typing import Any, Protocol
 
 from viasd_edge.closing import Closing
 from viasd_edge.errors import EdgeError, NativeLibraryError
+from viasd_edge.limits import MAX_ROWS
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
-from viasd_edge.runner import MAX_ROWS, Runner
+from viasd_edge.runner import Runner
 
 WIDTHS = (*range(1, 17), 24, 32)
 CONTEXT = 128

@@ -12,11 +12,12 @@ from typing import Any, Literal, get_args
 from viasd_edge.closing import Closing
 from viasd_edge.drafter import ModelDrafter
 from viasd_edge.errors import MaskError, ModelError, PromptError
+from viasd_edge.limits import DRAFT_MAX, MAX_DRAFT, MAX_ROWS
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model, check_same_tokenizer
 from viasd_edge.registry import Progress, registry, resolve, shipped
 from viasd_edge.requantize import DraftQuant, requantized
-from viasd_edge.runner import MAX_ROWS, Runner, Work
+from viasd_edge.runner import Runner, Work
 from viasd_edge.strategies import RatioGate, Stats, Token, plain, speculative, tiered
 from viasd_edge.strategies.common import greedy
 from viasd_edge.text import Piece, TextStream, chat_prompt
@@ -24,9 +25,7 @@ from viasd_edge.text import Piece, TextStream, chat_prompt
 Mode = Literal["plain", "exact", "tiered"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-DRAFT_MAX = 3
 DEFAULT_CONTEXT = 4096
-MAX_DRAFT = MAX_ROWS - 1  # a draft and the token before it are verified in one decode
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,16 @@ _LFS = b"version https://git-lfs"
 class Model(Closing):
     """A loaded GGUF file. Owns the native model; close it after every Runner made from it, or use `with`.
 
-    Raises ModelError with one line that says what is wrong with the file. `vocab_only` loads no weights.
+    Raises ModelError with one line that says what is wrong with the file.
     """
 
-    def __init__(self, path: Path, *, vocab_only: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
         check_file(path)
         self.path = path
-        self.vocab_only = vocab_only
         self._native = native()
         self._api = self._native.api
         params = self._api.llama_model_default_params()
-        params.vocab_only = vocab_only
         params.n_gpu_layers = 0
         self._native.errors.clear()
         self.handle = self._api.llama_model_load_from_file(os.fsencode(path), params)

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from viasd_edge.closing import Closing
 from viasd_edge.errors import ModelError, NativeLibraryError
+from viasd_edge.limits import MAX_ROWS
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
 
 Logits = NDArray[np.float32]
-
-MAX_ROWS = 64
-"""Rows of logits one decode can return: the library reserves room for them, 0.6 MB each with 152k tokens."""
 
 _DECODE_STATUS = {1: "no room in the KV cache", 2: "aborted", -1: "invalid batch", -2: "out of memory", -3: "failed"}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from viasd_edge.cli.common import json_option, print_json, pull_progress, reports_errors
+from viasd_edge.limits import MAX_ROWS
 
 if TYPE_CHECKING:
     from viasd_edge.costs import CostReport
@@ -25,8 +26,8 @@ def _widths(_context: click.Context, _option: click.Parameter, text: str) -> lis
         widths = sorted({n for first, *last in ends for n in range(first, (last or [first])[0] + 1)})
     except ValueError:
         raise click.BadParameter('give widths like "1-16,24,32"') from None
-    if not widths or widths[0] < 1 or widths[-1] > 64:  # noqa: PLR2004  # MAX_ROWS, without importing the engine
-        raise click.BadParameter("widths must be from 1 to 64")
+    if not widths or widths[0] < 1 or widths[-1] > MAX_ROWS:
+        raise click.BadParameter(f"widths must be from 1 to {MAX_ROWS}")
     return widths
 
 

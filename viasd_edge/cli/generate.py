@@ -11,6 +11,7 @@ import click
 
 from viasd_edge.cli.common import json_option, print_json, pull_progress, reports_errors
 from viasd_edge.errors import PromptError
+from viasd_edge.limits import ACCEPT, DRAFT_MAX, ESCALATE, MAX_DRAFT
 
 if TYPE_CHECKING:
     from viasd_edge.engine import Stream
@@ -35,18 +36,24 @@ _INTERRUPTED = 128 + signal.SIGINT
     "auto: q4_0 in exact mode, where the output does not depend on it.",
 )
 @click.option("--mask", help='Layers the slim verifier skips: a mask file, a shipped mask, or "attn:4-7 ffn:4-7".')
-@click.option("--draft-max", type=click.IntRange(1, 63), default=3, show_default=True, help="Tokens a draft may have.")
+@click.option(
+    "--draft-max",
+    type=click.IntRange(1, MAX_DRAFT),
+    default=DRAFT_MAX,
+    show_default=True,
+    help="Tokens a draft may have.",
+)
 @click.option(
     "--accept",
     type=click.FloatRange(0, 1),
-    default=0.6,
+    default=ACCEPT,
     show_default=True,
     help="tiered: accept a drafted token from this ratio on.",
 )
 @click.option(
     "--escalate",
     type=click.FloatRange(0, 1),
-    default=0.3,
+    default=ESCALATE,
     show_default=True,
     help="tiered: below this ratio the full model decides.",
 )

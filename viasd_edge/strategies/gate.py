@@ -9,6 +9,8 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from viasd_edge.limits import ACCEPT, ESCALATE
+
 
 class Decision(Enum):
     """Of the slim verifier, for one drafted token."""
@@ -27,8 +29,8 @@ class RatioGate:
     nicolesplaining/viasd-rl, whose values are the defaults. Needs 0 <= escalate <= accept <= 1.
     """
 
-    accept: float = 0.6
-    escalate: float = 0.3
+    accept: float = ACCEPT
+    escalate: float = ESCALATE
 
     def __post_init__(self) -> None:
         if not 0 <= self.escalate <= self.accept <= 1:
