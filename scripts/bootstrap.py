@@ -34,7 +34,7 @@ def ensure(models: Sequence[str] = (), *, extras: str = "") -> None:
     _install_bindings(archive)
     _install_package(archive, extras)
     if models:
-        _run([PYTHON, "-m", "viasd_edge", "models", "pull", *models], stdout=subprocess.DEVNULL)
+        run([PYTHON, "-m", "viasd_edge", "models", "pull", *models], stdout=subprocess.DEVNULL)
     _replace_process([str(PYTHON), *sys.argv])
 
 
@@ -66,7 +66,7 @@ def _install_bindings(archive: Path) -> None:
             return
         print("installing the llama-cpp-python bindings", file=sys.stderr)
         no_library = {"CMAKE_ARGS": "-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF"}
-        _run([PYTHON, "-m", "pip", "install", *_QUIET, archive], environment=no_library)
+        run([PYTHON, "-m", "pip", "install", *_QUIET, archive], environment=no_library)
 
 
 def _install_package(archive: Path, extras: str) -> None:
@@ -76,7 +76,16 @@ def _install_package(archive: Path, extras: str) -> None:
             return
         print("building and installing viasd-edge (some minutes the first time)", file=sys.stderr)
         environment = {"VIASD_LLAMA_CPP_ARCHIVE": str(archive)}
-        _run([PYTHON, "-m", "pip", "install", *_QUIET, "--editable", f"{ROOT}{extras}"], environment=environment)
+        run([PYTHON, "-m", "pip", "install", *_QUIET, "--editable", f"{ROOT}{extras}"], environment=environment)
+
+
+def build_native(folder: Path, target: str, *options: str) -> None:
+    """Configure and build one target of native/ in `folder`, by CMake; what it prints goes to stderr."""
+    upstream = f"-DVIASD_UPSTREAM_DIR={UPSTREAM}"
+    configure = ["cmake", "-S", ROOT / "native", "-B", folder, f"-DPython3_EXECUTABLE={sys.executable}", upstream]
+    run([*configure, *options], stdout=sys.stderr.fileno())
+    build = ["cmake", "--build", folder, "--config", "Release", "--target", target]
+    run([*build, "--parallel", str(os.cpu_count() or 1)], stdout=sys.stderr.fileno())
 
 
 _QUIET = ("--quiet", "--disable-pip-version-check")
@@ -101,9 +110,7 @@ class _Stamp:
             self._file.write_text(self._digest)
 
 
-def _run(
-    command: Sequence[str | Path], *, environment: dict[str, str] | None = None, stdout: int | None = None
-) -> None:
+def run(command: Sequence[str | Path], *, environment: dict[str, str] | None = None, stdout: int | None = None) -> None:
     finished = subprocess.run(
         [str(part) for part in command], env={**os.environ, **(environment or {})}, stdout=stdout, check=False
     )

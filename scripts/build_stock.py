@@ -7,38 +7,17 @@ Kept in build/stock; a second run only checks that nothing is stale.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "stock"
+import bootstrap
+
+BUILD = bootstrap.ROOT / "build" / "stock"
 
 
 def main() -> None:
-    archive = os.environ.get("VIASD_LLAMA_CPP_ARCHIVE", "")
-    configure = ["cmake", "-S", ROOT / "native", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release", "-DVIASD_STOCK=ON"]
-    configure += [f"-DPython3_EXECUTABLE={sys.executable}", f"-DVIASD_UPSTREAM_DIR={ROOT / 'build' / 'upstream'}"]
-    configure += [f"-DVIASD_LLAMA_CPP_ARCHIVE={archive}"]
-    steps = [
-        configure,
-        ["cmake", "--build", BUILD, "--config", "Release", "--target", "viasd", "--parallel", str(os.cpu_count() or 1)],
-        [
-            "cmake",
-            "--install",
-            BUILD,
-            "--config",
-            "Release",
-            "--component",
-            "viasd_edge",
-            "--prefix",
-            BUILD / "install",
-        ],
-    ]
-    for step in steps:
-        if subprocess.run([str(part) for part in step], stdout=sys.stderr, check=False).returncode != 0:
-            raise SystemExit(f"failed: {' '.join(str(part) for part in step)}")
+    bootstrap.build_native(BUILD, "viasd", "-DCMAKE_BUILD_TYPE=Release", "-DVIASD_STOCK=ON")
+    install = ["cmake", "--install", BUILD, "--config", "Release", "--component", "viasd_edge"]
+    bootstrap.run([*install, "--prefix", BUILD / "install"], stdout=sys.stderr.fileno())
     print(BUILD / "install" / "viasd_edge" / "lib")
 
 
