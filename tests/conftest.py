@@ -23,9 +23,16 @@ def pytest_report_header() -> list[str]:
     return [f"native library: {library.folder}", f"built for: {library.system_info()}"]
 
 
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one test measured or requantised, the next may use."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test reads or writes the user's models."""
+def user_folder(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the user's files."""
+    monkeypatch.setenv("VIASD_EDGE_CACHE", str(cache_folder))
     folder = tmp_path / "user-models"
     monkeypatch.setenv("VIASD_EDGE_MODELS", str(folder))
     return folder

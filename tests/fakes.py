@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from viasd_edge.strategies.common import Guess
+
 N_VOCAB = 97
 
 
@@ -23,6 +25,7 @@ class FakeTarget:
     """
 
     def __init__(self, *, leaky: bool = False, slim_always_agrees: bool = False) -> None:
+        self.n_ctx = 4096
         self.cache: list[int] = []
         self.writers: list[str] = []
         self.n_full = 0
@@ -71,21 +74,25 @@ class FakeTarget:
 
 
 class FakeDrafter:
-    """Drafts by `guess(tokens)`; None ends the draft."""
+    """Drafts by `guess(tokens)`; None ends the draft. Sure of everything unless told otherwise."""
 
-    def __init__(self, guess) -> None:
+    name = "fake"
+
+    def __init__(self, guess, confidence: float = 1.0) -> None:
         self._guess = guess
+        self._confidence = confidence
         self.begun: list[int] | None = None
+        self.asked = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
         self.begun = list(prompt)
 
-    def propose(self, tokens: Sequence[int], n: int) -> list[int]:
-        assert n >= 1
-        drafted: list[int] = []
-        while len(drafted) < n and (token := self._guess([*tokens, *drafted])) is not None:
-            drafted.append(token)
-        return drafted
+    def guesses(self, tokens: Sequence[int]):
+        sequence = list(tokens)
+        while (token := self._guess(sequence)) is not None:
+            self.asked += 1
+            yield Guess(token, self._confidence)
+            sequence.append(token)
 
 
 GUESSES = {

@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
-from fakes import GUESSES, FakeDrafter, FakeTarget
+from fakes import FakeTarget
 
-from viasd_edge import engine as engine_module
 from viasd_edge.cli import cli
+from viasd_edge.curves import Curve
 from viasd_edge.engine import Engine
 from viasd_edge.errors import EdgeError, ModelError, NativeLibraryError, PromptError
 from viasd_edge.mask import LayerMask
+from viasd_edge.policy import Costs
 
 
 class FakeModel:
     """Tokens of the fake target as letters."""
 
-    path = "fake.gguf"
+    path = Path("fake.gguf")
     n_layer = 4
     fingerprint = "f00d"
     chat_template = None
@@ -39,10 +42,13 @@ class FakeModel:
 def fake_engine(mode="plain", n_ctx=256, **options):
     target, draft = FakeTarget(), FakeTarget()
     for runner in (target, draft):
-        runner.model, runner.n_ctx, runner.can_rewind = FakeModel(), n_ctx, True
+        runner.model, runner.n_ctx, runner.n_threads, runner.can_rewind = FakeModel(), n_ctx, 1, True
         runner.work = {"full": Work(), "slim": Work()}
+        runner.lock, runner.user = threading.Lock(), None
     mask = LayerMask.parse("layers:1") if mode == "tiered" else None
-    return Engine(target, mode=mode, draft=None if mode == "plain" else draft, mask=mask, **options)
+    passes = Curve((1, 8), (1e-5, 1.2e-5))
+    costs = Costs(passes, {"model": 1e-6, "ngram": 0.0}, passes)
+    return Engine(target, mode=mode, draft=None if mode == "plain" else draft, mask=mask, costs=costs, **options)
 
 
 class Work:
@@ -56,11 +62,10 @@ def opened(monkeypatch):
 
     def open_(model, **options):
         calls.append({"model": model, **options})
-        kept = {key: options[key] for key in ("gate", "keep_kv", "draft_max")}
+        kept = {key: options[key] for key in ("gate", "keep_kv", "draft_max", "drafters", "policy") if key in options}
         return fake_engine(options["mode"] or "plain", n_ctx=options["n_ctx"] or 256, **kept)
 
     monkeypatch.setattr(Engine, "open", open_)
-    monkeypatch.setattr(engine_module, "ModelDrafter", lambda _runner: FakeDrafter(GUESSES["random"]))
     return calls
 
 
@@ -123,8 +128,9 @@ def test_json_is_one_object_with_null_for_what_does_not_apply(opened, mode):
     result = invoke("generate", "Hi", "--mode", mode, "-n", 50, "--json")
     answer = json.loads(result.stdout, parse_constant=pytest.fail)
     assert list(answer) == [
-        *("text", "token_ids", "finish_reason", "mode", "lossless", "model", "draft_model", "mask", "timings"),
-        *("full_passes", "tokens_per_full_pass", "rejection", "tiers"),
+        *("text", "token_ids", "finish_reason", "mode", "lossless", "model", "draft_model", "mask", "seed", "timings"),
+        *("full_passes", "tokens_per_full_pass", "rejection", "tiers", "drafters", "acceptance_by_position"),
+        *("policy", "gave_up"),
     ]
     assert answer["lossless"] is (mode != "tiered")
     assert [tier["name"] for tier in answer["tiers"]] == {
@@ -175,7 +181,10 @@ def test_color_is_off_when_not_a_terminal_and_on_when_asked(opened, monkeypatch)
         (["generate", "a", "-f", __file__], "not both"),
         (["generate", "a", "-n", "-1"], "--max-tokens"),
         (["generate", "a", "--mode", "fast"], "--mode"),
-        (["generate", "a", "--accept", "0.2"], "above --accept"),
+        (["generate", "a", "--gate", "ratio:accept=0.2"], "escalate <= accept"),
+        (["generate", "a", "--gate", "magic"], "is none of ratio"),
+        (["generate", "a", "--mode", "plain", "--tolerance", "0"], "exact mode, not --mode plain"),
+        (["generate", "a", "--mode", "tiered", "--temp", "0.8"], "is greedy"),
         (["generate", "a", "--draft-max", "0"], "--draft-max"),
         (["generate", "-f", "no-such-file"], "no-such-file"),
         (["generate", "", "--quiet"], "empty"),
@@ -250,3 +259,20 @@ def test_models_and_masks_as_json():
 
 def test_shipped_mask_is_shown_with_its_origin():
     assert "hand-picked" in invoke("masks", "show", "qwen2.5-coder-1.5b-hand-picked").stdout
+
+
+def test_a_trace_has_a_line_for_every_round(opened, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    answer = json.loads(invoke("generate", "Hi", "--mode", "exact", "-n", 50, "--json", "--trace", path).stdout)
+    header, *rounds = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (header["mode"], header["trace"]) == ("exact", 1)
+    assert sum(len(round_["emitted"]) for round_ in rounds) >= len(answer["token_ids"])
+    assert sum(round_["accepted"] for round_ in rounds) == answer["tiers"][0]["accepted"]
+    refused = invoke("generate", "Hi", "--trace", tmp_path)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+
+
+def test_explain_prints_what_the_policy_expects(opened):
+    shown = invoke("generate", "Hi", "--mode", "exact", "-n", 50, "--explain").stderr
+    assert "plain decoding" in shown
+    assert "model for full" in shown

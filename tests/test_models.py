@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from viasd_edge._native import native
-from viasd_edge.drafter import ModelDrafter
 from viasd_edge.engine import Engine
 from viasd_edge.errors import MaskError, ModelError, PromptError
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
 from viasd_edge.runner import Runner
-from viasd_edge.strategies import RatioGate
+from viasd_edge.strategies import Ratio, Sampling
 
 pytestmark = pytest.mark.model
 
@@ -55,36 +54,57 @@ def qwen_mask():
     return LayerMask.parse("layers:4-7")
 
 
-class Masked:
-    """A runner of the model itself under a mask: as a drafter it is right often, not always."""
-
-    def __init__(self, runner, mask):
-        self.runner, self.mask = runner, mask
-        self.rewind, self.reset_work = runner.rewind, runner.reset_work
-
-    def decode(self, tokens, *, rows):
-        return self.runner.decode(tokens, mask=self.mask, rows=rows)
+@pytest.fixture
+def fixed():
+    """Parts for drafting always, whatever it costs."""
+    return {"policy": "fixed", "drafters": ("model",)}
 
 
 @pytest.mark.parametrize("draft_max", [1, 2, 3, 7])
 @pytest.mark.parametrize("prompt", PROMPTS[:2])
-def test_exact_is_plain_to_the_bit_on_smollm2(smol, smol_draft, prompt, draft_max, monkeypatch):
-    """Whatever the drafter says, and with stock kernels, too: Q4_1 does not depend on the width there."""
-    drafter = ModelDrafter(Masked(smol_draft, LayerMask.parse("layers:20")))
-    monkeypatch.setattr("viasd_edge.engine.ModelDrafter", lambda _runner: drafter)
+def test_exact_is_plain_to_the_bit_on_smollm2(smol, prompt, draft_max):
+    """The model drafts for itself under a mask: right often, not always. With stock kernels, too: Q4_1 does not
+    depend on the width there."""
+    parts = {"mask": LayerMask.parse("layers:20"), "drafters": ("layerskip",), "policy": "fixed"}
     plain = Engine(smol, mode="plain").generate(prompt, max_tokens=60)
-    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=draft_max).generate(prompt, max_tokens=60)
+    exact = Engine(smol, mode="exact", draft_max=draft_max, **parts).generate(prompt, max_tokens=60)
     assert exact.token_ids == plain.token_ids
     assert exact.full_passes < plain.full_passes
+    counts = exact.drafters["layerskip"]
+    assert 0 < counts["accepted"] < counts["tested"]
+
+
+@pytest.mark.parametrize("mode", ["exact", "cascade"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, seed=7), Sampling(repeat_penalty=1.3)])
+def test_every_drafter_gives_the_same_text(smol, smol_draft, mode, sampling):
+    """Case 6a: the seed gives the same tokens with and without speculation, whoever drafts."""
+    text = "Repeat after me: one two three four five. One two three four five. Again:"
+    plain = Engine(smol, mode="plain").generate(text, max_tokens=40, sampling=sampling)
+    mask = LayerMask.parse("layers:12-13")
+    choices = [None] if mode == "cascade" else [("ngram",), ("model",), ("layerskip",), ("filtered",), ("chain",), None]
+    for drafters in choices:
+        for policy in ("fixed", "auto"):
+            parts = {"draft": smol_draft, "mask": mask, "drafters": drafters, "policy": policy}
+            generation = Engine(smol, mode=mode, **parts).generate(text, max_tokens=40, sampling=sampling)
+            assert generation.token_ids == plain.token_ids, (drafters, policy)
+            assert generation.drafters or policy == "auto"
+
+
+def test_another_seed_gives_another_text(smol):
+    """Case 6c."""
+    engine = Engine(smol, mode="plain")
+    texts = [engine.generate(PROMPTS[3], max_tokens=30, sampling=Sampling(temperature=1.5, seed=n)) for n in (1, 2, 1)]
+    assert texts[0].token_ids == texts[2].token_ids != texts[1].token_ids
+    assert texts[0].seed == 1
 
 
 @pytest.mark.parametrize("draft_max", [4, 7])
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_exact_is_plain_on_the_qwen_pair(qwen, prompt, draft_max):
+def test_exact_is_plain_on_the_qwen_pair(qwen, fixed, prompt, draft_max):
     """To the bit where our kernels run; upstream's K-quants depend on the batch width: near-ties may go either way."""
     target, draft = qwen
     plain = Engine(target, mode="plain").generate(prompt, max_tokens=48)
-    exact = Engine(target, mode="exact", draft=draft, draft_max=draft_max).generate(prompt, max_tokens=48)
+    exact = Engine(target, mode="exact", draft=draft, draft_max=draft_max, **fixed).generate(prompt, max_tokens=48)
     assert exact.full_passes < plain.full_passes
     if native().kernel_name() != "none":
         assert exact.token_ids == plain.token_ids
@@ -103,11 +123,11 @@ def top_logits(runner, tokens):
 
 
 @pytest.mark.parametrize("keep_kv", [True, False])
-def test_three_tiers_at_work_on_the_qwen_pair(qwen, qwen_mask, keep_kv):
+def test_three_tiers_at_work_on_the_qwen_pair(qwen, fixed, qwen_mask, keep_kv):
     target, draft = qwen
-    gate = RatioGate(0.6, 0.3)
-    engine = Engine(target, mode="tiered", draft=draft, mask=qwen_mask, gate=gate, keep_kv=keep_kv)
-    exact = Engine(target, mode="exact", draft=draft)
+    gate = Ratio(0.6, 0.3)
+    engine = Engine(target, mode="tiered", draft=draft, mask=qwen_mask, gate=gate, keep_kv=keep_kv, **fixed)
+    exact = Engine(target, mode="exact", draft=draft, **fixed)
     runs = [engine.generate(prompt, max_tokens=48) for prompt in PROMPTS]
     totals = {
         tier["name"]: sum(t["accepted"] for run in runs for t in run.tiers if t["name"] == tier["name"])
@@ -162,42 +182,42 @@ def test_a_prompt_as_long_as_the_context(smol, n_prompt):
         assert runner.n_past == 0
 
 
-def test_a_draft_longer_than_the_context_left(smol, smol_draft):
+def test_a_draft_longer_than_the_context_left(smol, smol_draft, fixed):
     with Runner(smol.model, n_ctx=64) as target, Runner(smol_draft.model, n_ctx=64) as draft:
-        engine = Engine(target, mode="exact", draft=draft, draft_max=16)
+        engine = Engine(target, mode="exact", draft=draft, draft_max=16, **fixed)
         generation = engine.generate("Hello " * 56, raw=True, max_tokens=100)
         assert generation.finish_reason == "length"
         assert len(generation.prompt_ids) + len(generation.token_ids) == 64
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 16])
-def test_exactly_as_many_tokens_as_asked(smol, smol_draft, n):
+def test_exactly_as_many_tokens_as_asked(smol, smol_draft, fixed, n):
     plain = Engine(smol, mode="plain").generate(PROMPTS[3], max_tokens=n)
-    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=4).generate(PROMPTS[3], max_tokens=n)
+    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=4, **fixed).generate(PROMPTS[3], max_tokens=n)
     assert exact.token_ids == plain.token_ids
     assert len(exact.token_ids) == n
     assert exact.text == plain.text
 
 
 # case 8: an end inside an accepted run
-def test_end_of_text_declared_inside_a_draft(smol, smol_draft, monkeypatch):
+def test_end_of_text_declared_inside_a_draft(smol, smol_draft, fixed, monkeypatch):
     plain = Engine(smol, mode="plain").generate(PROMPTS[3], max_tokens=40)
     eighth = plain.token_ids[7]
     n = plain.token_ids.index(eighth)
     monkeypatch.setattr(Model, "is_end", lambda _self, token: token == eighth)
-    engine = Engine(smol, mode="exact", draft=smol_draft, draft_max=8)
+    engine = Engine(smol, mode="exact", draft=smol_draft, draft_max=8, **fixed)
     for _ in range(2):  # the next call is as if fresh
         exact = engine.generate(PROMPTS[3], max_tokens=40)
         assert (exact.token_ids, exact.finish_reason) == (plain.token_ids[:n], "stop")
 
 
-def test_a_stop_string_over_three_tokens(smol, smol_draft):
+def test_a_stop_string_over_three_tokens(smol, smol_draft, fixed):
     plain = Engine(smol, mode="plain")
     whole = plain.generate(PROMPTS[3], max_tokens=40)
     pieces = [smol.model.piece(token).decode() for token in whole.token_ids]
     stop = pieces[5][-1] + pieces[6] + pieces[7][:1]
     expected = plain.generate(PROMPTS[3], max_tokens=40, stop=[stop])
-    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=8)
+    exact = Engine(smol, mode="exact", draft=smol_draft, draft_max=8, **fixed)
     assert exact.generate(PROMPTS[3], max_tokens=40, stop=[stop]).token_ids == expected.token_ids
     at_cap = exact.generate(PROMPTS[3], max_tokens=len(expected.token_ids), stop=[stop])
     assert (at_cap.text, at_cap.finish_reason) == (expected.text, "stop")
@@ -206,18 +226,20 @@ def test_a_stop_string_over_three_tokens(smol, smol_draft):
 
 
 # case 10: prompt longer than the batch
-def test_a_prompt_longer_than_the_batch(smol, smol_draft):
+def test_a_prompt_longer_than_the_batch(smol, smol_draft, fixed):
     prompt = smol.model.tokenize("One two three four five six. " * 90, special=False)[:600]
     assert len(prompt) == 600
     plain = Engine(smol, mode="plain").generate(prompt, max_tokens=24)
-    exact = Engine(smol, mode="exact", draft=smol_draft).generate(prompt, max_tokens=24)
+    exact = Engine(smol, mode="exact", draft=smol_draft, **fixed).generate(prompt, max_tokens=24)
     assert exact.token_ids == plain.token_ids
 
 
 def test_modes_that_lack_something_say_what(pulled):
     path = str(pulled["smollm2-135m"])
     with pytest.raises(ModelError, match="needs a drafter"):
-        Engine.open(path, mode="exact")
+        Engine.open(path, mode="tiered", mask="layers:4")
+    with pytest.raises(ModelError, match="needs a draft model"):
+        Engine.open(path, drafters=("model",))
     with pytest.raises(MaskError, match="needs a mask"):
         Engine.open(path, draft_model=path, mode="tiered")
     with pytest.raises(MaskError, match="found for qwen2"):

@@ -6,16 +6,29 @@ import pytest
 from fakes import GUESSES, FakeDrafter, FakeTarget, greedy_reference, next_token
 
 from viasd_edge.mask import LayerMask
-from viasd_edge.strategies import RatioGate, Stats, plain, speculative, tiered
+from viasd_edge.policy import Fixed
+from viasd_edge.strategies import Exact, Greedy, Ratio, Stats
+from viasd_edge.strategies import plain as run_plain
+from viasd_edge.strategies import speculative as run_speculative
+from viasd_edge.strategies import tiered as run_tiers
 
 MASK = LayerMask.parse("layers:1")
 BUDGETS = (0, 1, 2, 3, 5, 16, 40)
 
 
-def run_tiered(target, drafter, prompt, *, max_tokens=40, keep_kv=True, gate=None, draft_max=4, stats=None):
-    gate = gate or RatioGate(0.6, 0.3)
-    options = {"mask": MASK, "gate": gate, "keep_kv": keep_kv, "max_tokens": max_tokens, "draft_max": draft_max}
-    return tiered(target, drafter, prompt, stats=stats or Stats(), **options)
+def plain(target, prompt, *, max_tokens, stats):
+    return run_plain(target, prompt, chooser=Greedy(), max_tokens=max_tokens, stats=stats)
+
+
+def speculative(target, drafter, prompt, *, max_tokens, draft_max, stats):
+    planner = Fixed(drafter, draft_max=draft_max)
+    return run_speculative(target, planner, prompt, rule=Exact(Greedy()), max_tokens=max_tokens, stats=stats)
+
+
+def run_tiered(target, drafter, prompt, *, max_tokens=40, keep_kv=True, gate=None, draft_max=4, stats=None, slim=True):
+    planner = Fixed(drafter, draft_max=draft_max, slim=slim)
+    options = {"mask": MASK, "gate": gate or Ratio(0.6, 0.3), "keep_kv": keep_kv, "max_tokens": max_tokens}
+    return run_tiers(target, planner, prompt, stats=stats or Stats(), **options)
 
 
 @pytest.mark.parametrize("n", BUDGETS)
@@ -34,14 +47,14 @@ def test_speculative_is_exact_for_every_drafter(prompt, guess, draft_max, n):
     assert [token.id for token in tokens] == greedy_reference(prompt, n)
 
 
-@pytest.mark.parametrize("rounds", [speculative, tiered])
+@pytest.mark.parametrize("rounds", [speculative, run_tiered])
 def test_a_wrong_rollback_changes_every_later_token(prompt, rounds):
     """The fake notices a bad cache: without this, the tests above could not fail."""
     target, drafter = FakeTarget(leaky=True), FakeDrafter(GUESSES["wrong"])
     if rounds is speculative:
         tokens = [t.id for t in speculative(target, drafter, prompt, max_tokens=20, draft_max=4, stats=Stats())]
     else:
-        gate = RatioGate(1.0, 1.0)  # all that is not slim's own first choice goes to the full model
+        gate = Ratio(1.0, 1.0)  # all that is not slim's own first choice goes to the full model
         tokens = [t.id for t in run_tiered(target, drafter, prompt, max_tokens=20, gate=gate)]
     right = greedy_reference(prompt, 20)
     first = next(i for i, (one, other) in enumerate(zip(tokens, right, strict=True)) if one != other)
@@ -56,6 +69,24 @@ def test_a_perfect_draft_is_accepted_exactly_so(prompt):
     assert [token.tier for token in tokens] == ["draft"] * 3 + ["full"] + ["draft"] * 3 + ["full"]
     assert (stats.draft.drafted, stats.draft.tested, stats.draft.accepted, stats.rounds) == (6, 6, 6, 2)
     assert drafter.begun == prompt
+
+
+def test_full_verification_in_tiered_mode_loses_nothing(prompt):
+    """Drafts that the planner does not hand to the slim verifier."""
+    for guess in GUESSES.values():
+        for n in BUDGETS:
+            tokens = run_tiered(FakeTarget(), FakeDrafter(guess), prompt, max_tokens=n, slim=False)
+            assert [token.id for token in tokens] == greedy_reference(prompt, n)
+
+
+def test_acceptance_by_position(prompt):
+    stats = Stats()
+    list(speculative(FakeTarget(), FakeDrafter(GUESSES["random"]), prompt, max_tokens=200, draft_max=4, stats=stats))
+    tested = [tally.tested for tally in stats.by_position]
+    assert len(tested) == 4
+    assert tested == sorted(tested, reverse=True)
+    assert sum(tested) == stats.draft.tested
+    assert stats.by_drafter == {"fake": stats.draft}
 
 
 def test_acceptance_counts_tested_tokens_only(prompt):
@@ -100,7 +131,7 @@ def test_tiered_is_exact_when_the_slim_verifier_always_agrees(prompt, keep_kv):
     """Then what it regenerates is what the full model would say."""
     for guess in GUESSES.values():
         target = FakeTarget(slim_always_agrees=True)
-        tokens = run_tiered(target, FakeDrafter(guess), prompt, keep_kv=keep_kv, gate=RatioGate(0.6, 0.0))
+        tokens = run_tiered(target, FakeDrafter(guess), prompt, keep_kv=keep_kv, gate=Ratio(0.6, 0.0))
         assert [token.id for token in tokens] == greedy_reference(prompt, 40)
 
 
@@ -108,7 +139,7 @@ def test_tiered_with_everything_escalated_is_exact(prompt):
     """A gate that accepts nothing but the slim verifier's first choice, and a slim verifier that may be wrong."""
     target = FakeTarget(slim_always_agrees=True)
     stats = Stats()
-    tokens = list(run_tiered(target, FakeDrafter(GUESSES["wrong"]), prompt, gate=RatioGate(1.0, 1.0), stats=stats))
+    tokens = list(run_tiered(target, FakeDrafter(GUESSES["wrong"]), prompt, gate=Ratio(1.0, 1.0), stats=stats))
     assert [token.id for token in tokens] == greedy_reference(prompt, 40)
     assert stats.escalated == stats.gated == stats.changed == 40
     assert {token.tier for token in tokens} == {"full"}
@@ -127,7 +158,7 @@ def test_tiered_uses_all_three_tiers(prompt):
 def test_a_block_ends_at_its_first_changed_token(prompt):
     """What follows a regenerated token was judged after another token, so it must not be used."""
     target = FakeTarget()
-    stream = run_tiered(target, FakeDrafter(GUESSES["right"]), prompt, max_tokens=60, gate=RatioGate(0.6, 0.0))
+    stream = run_tiered(target, FakeDrafter(GUESSES["right"]), prompt, max_tokens=60, gate=Ratio(0.6, 0.0))
     tokens = list(prompt)
     for token in stream:
         if token.tier == "draft":

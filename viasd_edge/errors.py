@@ -33,3 +33,7 @@ class PromptError(EdgeError):
     """A prompt that is empty or does not fit the context."""
 
     exit_code = 2
+
+
+class BusyError(EdgeError):
+    """A generation that another one has taken the model's cache from."""

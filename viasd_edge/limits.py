@@ -1,4 +1,16 @@
-"""Limits and defaults that the library and its command line share; imports nothing, so that `--help` stays light."""
+"""Names, limits and defaults that the library and its command line share; imports nothing, so `--help` stays light."""
+
+from typing import Literal, get_args
+
+Mode = Literal["plain", "exact", "tiered", "cascade", "token-v3", "bild", "fly"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+LOSSLESS: frozenset[Mode] = frozenset({"plain", "exact", "cascade"})
+"""Modes whose output is the full model's own."""
+
+DrafterName = Literal["model", "ngram", "layerskip", "filtered", "chain"]
+DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
+PolicyName = Literal["auto", "fixed"]
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 MAX_ROWS = 64
 """Rows of logits one decode can return: the library reserves room for them, 0.6 MB each with 152k tokens."""
@@ -6,8 +18,5 @@ MAX_ROWS = 64
 MAX_DRAFT = MAX_ROWS - 1
 """A draft and the token before it are verified in one decode."""
 
-DRAFT_MAX = 3
-"""Tokens a draft may have unless the user says otherwise."""
-
-ACCEPT, ESCALATE = 0.6, 0.3
-"""Thresholds of the ratio gate, see `strategies.gate.RatioGate`."""
+DRAFT_MAX = 32
+"""Tokens a draft may have unless the user says otherwise; confidence and costs end most drafts long before."""

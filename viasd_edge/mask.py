@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ _KINDS = {"attn": ("attention",), "ffn": ("ffn",), "layers": ("attention", "ffn"
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """A gate for tiered mode under a mask, found for one drafter and one wanted error."""
+
+    draft: str  # fingerprint of the drafter's file
+    error: float  # the share of emitted tokens that may differ from the full model's choice
+    gate: str  # text form, see strategies.gate
+    keep_kv: bool
+    measured: dict[str, Any] = field(default_factory=dict)  # what the gate did on the calibration prompts
+
+
+@dataclass(frozen=True)
 class LayerMask:
     """The blocks skipped in a pass, by 0-based layer number, ascending; where they come from, what they scored."""
 
@@ -29,6 +41,7 @@ class LayerMask:
     fingerprint: str | None = None  # of that model's file; None fits any model with enough layers
     method: str = "given"
     scores: dict[str, Any] = field(default_factory=dict, compare=False)
+    calibrations: tuple[Calibration, ...] = field(default=(), compare=False)
 
     @classmethod
     def parse(cls, text: str) -> LayerMask:
@@ -58,6 +71,7 @@ class LayerMask:
                 fingerprint=model.get("fingerprint"),
                 method=table.get("method", "unknown"),
                 scores=table.get("scores") or {},
+                calibrations=tuple(Calibration(**entry) for entry in table.get("calibrations") or ()),
             )
         except (OSError, UnicodeDecodeError) as error:
             raise MaskError(f"{path}: cannot be read: {error}") from error
@@ -73,7 +87,28 @@ class LayerMask:
             "skip_ffn": list(self.ffn),
             "method": self.method,
             "scores": self.scores,
+            "calibrations": [asdict(calibration) for calibration in self.calibrations],
         }
+
+    def save(self, path: Path) -> None:
+        """Write the JSON file, atomically."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        fresh.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        fresh.replace(path)
+
+    def calibration(self, draft: str, tolerance: float) -> Calibration:
+        """The boldest calibration for the drafter with fingerprint `draft` that stays within `tolerance`.
+
+        Raises MaskError if there is none.
+        """
+        found = [entry for entry in self.calibrations if entry.draft == draft and entry.error <= tolerance]
+        if not found:
+            raise MaskError(
+                f"mask {self.name} is not calibrated for this drafter at {tolerance:g}; "
+                f"run `viasd-edge calibrate --error {tolerance:g}`"
+            )
+        return max(found, key=lambda entry: entry.error)
 
     def check(self, n_layer: int, fingerprint: str) -> None:
         """Raise MaskError unless this mask can be used with a model of `n_layer` layers."""

@@ -147,8 +147,8 @@ def check_file(path: Path) -> None:
         raise ModelError(f"{path}: is not a GGUF file (starts with {start[:4]!r})")
 
 
-def check_same_tokenizer(target: Model, draft: Model) -> None:
-    """Raise ModelError unless both models give every token number the same text.
+def check_same_tokenizer(target: Model, draft: Model, draft_path: Path) -> None:
+    """Raise ModelError unless both models give every token number the same text; `draft_path` is the file to blame.
 
     Sizes may differ when the larger vocabulary only pads: the common part must agree.
     """
@@ -161,7 +161,7 @@ def check_same_tokenizer(target: Model, draft: Model) -> None:
     texts = [model.text(differing) if differing < model.n_vocab else b"(none)" for model in (target, draft)]
     shown = [text.decode(errors="replace") for text in texts]
     raise ModelError(
-        f"{draft.path} cannot draft for {target.path}: different tokenizers ({draft.n_vocab} and {target.n_vocab} "
+        f"{draft_path} cannot draft for {target.path}: different tokenizers ({draft.n_vocab} and {target.n_vocab} "
         f"tokens; token {differing} is {shown[1]!r} and {shown[0]!r}); choose a drafter of the target's family"
     )
 

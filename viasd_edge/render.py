@@ -37,6 +37,8 @@ def summary(generation: Generation) -> str:
     ]
     if generation.draft_model:
         parts.append(f"{timings['draft_n_accepted']} of {timings['draft_n']} tested drafts accepted")
+    if generation.gave_up:
+        parts.append("drafting did not pay for a while: decoded plainly there")
     if not generation.lossless:
         parts.append(f"LOSSY: {_unchecked(generation)} tokens not checked by the full model")
     return f"[{generation.mode}] " + ", ".join(parts)
@@ -48,6 +50,23 @@ def _unchecked(generation: Generation) -> str:
     n = len(generation.token_ids)
     unchecked = n - min(n, max(full_tokens, counts["escalated"] or 0))
     return f"up to {unchecked} of {n}"
+
+
+def policy_table(rows: list[dict[str, Any]]) -> Table:
+    """What the policy expects of every way to go on, and how often it went that way."""
+    lines = [
+        [
+            "plain decoding" if row["drafter"] == "none" else f"{row['drafter']} for {row['verifier']}",
+            number(row["guess_ms"]),
+            number(row["chance"], 2),
+            row["length"] or "-",
+            number(row["tokens_per_s"]),
+            row["rounds"],
+        ]
+        for row in rows
+    ]
+    columns = ("", "ms/guess", "chance", "length", "tokens/s", "rounds")
+    return table("what the policy expects now: chance of a guess to stand, best length, speed", columns, lines)
 
 
 def number(value: float | None, digits: int = 1) -> str:

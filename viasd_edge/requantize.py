@@ -43,7 +43,7 @@ def requantized(path: Path, quant: DraftQuant | None, *, exact: bool) -> Path:
 def cache_dir() -> Path:
     """Folder of requantised drafters: `VIASD_EDGE_CACHE`, else the user's cache folder."""
     override = os.environ.get("VIASD_EDGE_CACHE")
-    return Path(override) if override else Path(platformdirs.user_cache_dir("viasd-edge", appauthor=False)) / "drafters"
+    return Path(override or platformdirs.user_cache_dir("viasd-edge", appauthor=False)) / "drafters"
 
 
 def _requantize(source: Path, target: Path) -> None:

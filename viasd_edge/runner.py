@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ class Runner(Closing):
         self.n_past = 0
         self.n_full = 0
         self.n_threads = n_threads or default_threads()
+        self.lock = threading.Lock()  # held for every step of a generation
+        self.user: object = None  # the generation that the cache belongs to
         self.work = {"full": Work(), "slim": Work()}
         self._native = model._native  # noqa: SLF001  # the same library
         self._api = self._native.api

@@ -1,37 +1,48 @@
-"""Speculative decoding (Leviathan et al., arXiv 2211.17192), greedy: exact, whatever the drafter says."""
+"""Speculative decoding: drafts verified by the full model, several tokens a pass."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
-from viasd_edge.strategies.common import Drafter, Stats, Target, Token, begin, greedy, matching_prefix
+from viasd_edge.strategies.common import Planner, Round, Stats, Target, Token, begin
+from viasd_edge.strategies.rules import Rule
 
 
 def speculative(
-    target: Target, drafter: Drafter, prompt: Sequence[int], *, max_tokens: int, draft_max: int, stats: Stats
+    target: Target, planner: Planner, prompt: Sequence[int], *, rule: Rule, max_tokens: int, stats: Stats
 ) -> Iterator[Token]:
-    """Yield exactly the tokens the full model chooses greedily, several a pass where the drafter guesses right.
+    """Yield what `rule` keeps of every draft and the full model's next token: its own output under `Exact`.
 
     Invariant at the top of every round: the cache holds tokens[:-1], written by the full model; tokens[-1] is
     chosen but not evaluated. It is re-established before anything is yielded, so a consumer may stop anywhere.
     """
-    tokens = begin(target, drafter, prompt, stats)
+    tokens = begin(target, planner, prompt, stats)
     end = len(prompt) + max_tokens
     while len(tokens) < end:
         n_past = len(tokens) - 1
+        started = time.perf_counter()
         # 1. draft; the last token of the budget is always the full model's own
-        room = min(draft_max, end - len(tokens) - 1)
-        drafted = drafter.propose(tokens, room) if room > 0 else []
-        # 2. verify the whole draft in one full pass
-        chosen = greedy(target.decode([tokens[-1], *drafted]))
-        # 3. keep the matching prefix and the full model's own next token
-        n = matching_prefix(drafted, chosen)
+        draft = planner.draft(tokens, end - len(tokens) - 1)
+        target.rewind(n_past)  # a drafter may have worked in the target's own cache
+        drafted_at = time.perf_counter()
+        # 2. verify the whole draft in one full pass; kept is a prefix of it and the full model's own next token
+        drafted = draft.ids
+        kept = rule.verify(target.decode([tokens[-1], *drafted]), drafted)
+        n = len(kept) - 1
+        # 3. keep
         target.rewind(n_past + 1 + n)
-        tokens += chosen[: n + 1]
-        stats.rounds += 1
-        stats.full_tokens += 1
-        stats.draft.drafted += len(drafted)
-        stats.draft.tested += min(n + 1, len(drafted))
-        stats.draft.accepted += n
-        yield from (Token(token, "draft") for token in drafted[:n])
-        yield Token(chosen[n], "full")
+        tokens += kept
+        round_ = Round(
+            n_past,
+            draft,
+            [*(Token(token, "draft") for token in kept[:n]), Token(kept[n], "full")],
+            tested=min(n + 1, len(drafted)),
+            accepted=n,
+            full_width=1 + len(drafted),
+            draft_seconds=drafted_at - started,
+            full_seconds=time.perf_counter() - drafted_at,
+        )
+        planner.learn(round_)
+        stats.add(round_)
+        yield from round_.emitted

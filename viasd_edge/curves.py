@@ -1,0 +1,112 @@
+"""t(n) as a curve: what a pass of n tokens costs a tier on this machine, measured once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from viasd_edge import __version__
+from viasd_edge.mask import LayerMask
+from viasd_edge.runner import Runner
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_CONTEXT = 96  # tokens before a measured pass
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a pass by its number of tokens, `n` ascending from 1; between them a line, beyond them its slope."""
+
+    n: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        ascending = all(one < other for one, other in zip(self.n, self.n[1:], strict=False))
+        if not self.n or self.n[0] != 1 or not ascending or len(self.n) != len(self.seconds):
+            raise ValueError(f"a curve needs widths from 1 up, each with its time, not {self.n}: {self.seconds}")
+        if min(self.seconds) <= 0:
+            raise ValueError(f"a pass takes time: {self.seconds}")
+
+    def at(self, n: float) -> float:
+        """t(n), seconds."""
+        if n > self.n[-1] and len(self.n) > 1:
+            slope = (self.seconds[-1] - self.seconds[-2]) / (self.n[-1] - self.n[-2])
+            return self.seconds[-1] + slope * (n - self.n[-1])
+        return float(np.interp(n, self.n, self.seconds))
+
+    def table(self, n_max: int) -> list[float]:
+        """t(0) = 0, t(1) .. t(n_max), never falling: a dip in a measurement is noise."""
+        return [0.0, *np.maximum.accumulate([self.at(n) for n in range(1, n_max + 1)]).tolist()]
+
+    def to_dict(self) -> dict[str, list[float]]:
+        return {"n": list(self.n), "ms": [round(second * 1e3, 4) for second in self.seconds]}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Sequence[float]]) -> Curve:
+        """From {"n": [...], "ms": [...]}. Raises KeyError, TypeError, ValueError."""
+        return cls(tuple(int(n) for n in table["n"]), tuple(float(ms) / 1e3 for ms in table["ms"]))
+
+
+def curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
+    """The curve of a model (under `mask`) as `runner` runs it: from the cache, else measured, which forgets its tokens.
+
+    A few seconds for a 1.5B model. The cache goes by the model's contents, mask, threads, machine and library.
+    """
+    path = cache_dir() / f"{_key(runner, mask)}.json"
+    try:
+        return Curve.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not there, or not ours: measure
+    measured = measure_curve(runner, mask)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        fresh.write_text(json.dumps(measured.to_dict()), encoding="utf-8")
+        fresh.replace(path)
+    except OSError:
+        pass  # a cache that cannot be written costs time, no more
+    return measured
+
+
+def measure_curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
+    """Time a pass of each width after a warm-up, medians, by turns; ends with an empty runner."""
+    n_before = min(_CONTEXT, max(runner.n_ctx - WIDTHS[-1], 1))
+    widths = [n for n in WIDTHS if n_before + n <= runner.n_ctx] or [1]
+    tokens = [i % runner.model.n_vocab for i in range(n_before + widths[-1])]  # any text costs the same
+    runner.rewind(0)
+    runner.decode(tokens[:n_before], rows=0)
+    times: list[list[float]] = [[] for _ in widths]
+    for repeat in range(_REPEATS + 1):
+        for n, seconds in zip(widths, times, strict=True):
+            runner.rewind(n_before)
+            started = time.perf_counter()
+            runner.decode(tokens[n_before : n_before + n], mask=mask)
+            if repeat > 0:
+                seconds.append(time.perf_counter() - started)
+    runner.rewind(0)
+    runner.reset_work()
+    return Curve(tuple(widths), tuple(statistics.median(seconds) for seconds in times))
+
+
+def cache_dir() -> Path:
+    """Folder of measured curves: `VIASD_EDGE_CACHE`, else the user's cache folder."""
+    override = os.environ.get("VIASD_EDGE_CACHE")
+    return Path(override or platformdirs.user_cache_dir("viasd-edge", appauthor=False)) / "curves"
+
+
+def _key(runner: Runner, mask: LayerMask | None) -> str:
+    native = runner.model._native  # noqa: SLF001  # the same library
+    machine = (platform.processor(), platform.machine(), platform.node(), os.cpu_count())
+    facts = (runner.model.fingerprint, str(mask), runner.n_threads, machine, native.kernel_name(), native.system_info())
+    return hashlib.sha256(repr((__version__, facts)).encode()).hexdigest()[:24]
