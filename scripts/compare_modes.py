@@ -13,8 +13,6 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +21,10 @@ import numpy as np
 from viasd_edge.engine import Engine, Generation
 from viasd_edge.limits import DRAFT_MAX
 from viasd_edge.memory import peak_rss
+from viasd_edge.prompts import Prompt, read_prompts
 from viasd_edge.render import console, number, table
 from viasd_edge.strategies import RatioGate
 from viasd_edge.strategies.common import matching_prefix
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt and the class it counts under."""
-
-    group: str
-    text: str
-
-
-def read_prompts(path: Path, count: int) -> Iterator[Prompt]:
-    """`count` prompts of a file, evenly spread."""
-    items = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    for i in range(min(count, len(items))):
-        item = items[i * len(items) // count]
-        if "turns" in item:
-            yield Prompt(item["category"], item["turns"][0])
-        elif "question" in item:
-            yield Prompt("maths", item["question"])
-        else:
-            yield Prompt("code", f"Complete this Python function:\n```python\n{item['prompt']}```")
 
 
 def first_difference(engine: Engine, one: Generation, other: Generation) -> dict[str, Any] | None:

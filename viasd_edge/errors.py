@@ -30,7 +30,7 @@ class MaskError(EdgeError):
 
 
 class PromptError(EdgeError):
-    """A prompt that is empty or does not fit the context."""
+    """A prompt that is empty or does not fit the context, or a file that holds no prompts."""
 
     exit_code = 2
 

@@ -84,10 +84,15 @@ def shipped(name: str) -> Path:
     return Path(str(resources.files("viasd_edge").joinpath("models").joinpath(name)))
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of the package."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
 @cache
 def registry() -> Registry:
     """The shipped registry."""
-    table = tomllib.loads(shipped("registry.toml").read_text(encoding="utf-8"))
+    table = read_toml(shipped("registry.toml"))
     models = {name: _registered(name, entry) for name, entry in table["models"].items()}
     pairs = {
         name: Pair(name, entry["target"], entry["draft"], entry.get("mask")) for name, entry in table["pairs"].items()
