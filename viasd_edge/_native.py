@@ -21,6 +21,7 @@ from viasd_edge.errors import MaskError, NativeLibraryError
 logger = logging.getLogger(__name__)
 
 LAYER_SKIP_VERSION = 1
+_STOCK_CURE = "build it with scripts/build_stock.py"
 _CURE = "build it with `pip install .` in the project's folder, or set VIASD_EDGE_LIB to a folder that holds it"
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # enum ggml_log_level
 _LOG_CONTINUES = 5
@@ -120,6 +121,8 @@ def library_folder() -> Path:
 def native() -> Native:
     """The library, loaded on first use. Raises NativeLibraryError."""
     folder = library_folder()
+    stock = bool(os.environ.get("VIASD_EDGE_STOCK"))  # the process that `bench` compares with
+    cure = _STOCK_CURE if stock else _CURE
     loaded = sys.modules.get("llama_cpp.llama_cpp")
     if loaded is not None and Path(str(loaded._base_path)).resolve() != folder.resolve():  # noqa: SLF001
         raise NativeLibraryError(
@@ -131,8 +134,8 @@ def native() -> Native:
     except ImportError as error:
         raise NativeLibraryError(f"llama-cpp-python is not installed ({error}); {_CURE}") from error
     except (FileNotFoundError, RuntimeError, OSError) as error:
-        raise NativeLibraryError(f"no usable library in {folder} ({error}); {_CURE}") from error
-    if os.environ.get("VIASD_EDGE_STOCK"):  # the process that `bench` compares with
+        raise NativeLibraryError(f"no usable library in {folder} ({error}); {cure}") from error
+    if stock:
         return Native(api, folder)
     if not hasattr(api._lib, "llama_layer_skip_version"):  # noqa: SLF001
         raise NativeLibraryError(f"the library in {folder} is stock llama.cpp, without our patch; {_CURE}")

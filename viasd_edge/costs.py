@@ -6,11 +6,7 @@ process of its own, the two interleaved, so that a machine that slows down slows
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,11 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from viasd_edge.closing import Closing
-from viasd_edge.errors import EdgeError, NativeLibraryError
+from viasd_edge.errors import EdgeError
 from viasd_edge.limits import MAX_ROWS
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
 from viasd_edge.runner import Runner
+from viasd_edge.stock import StockMeter
 
 WIDTHS = (*range(1, 17), 24, 32)
 CONTEXT = 128
@@ -56,36 +53,6 @@ class RunnerMeter(Closing):
         started = time.perf_counter()
         self.runner.decode(self._tokens[CONTEXT : CONTEXT + n], mask=self._mask)
         return time.perf_counter() - started
-
-
-class StockMeter(Closing):
-    """Measures the unpatched library in `folder`, in a process of its own that answers line by line."""
-
-    def __init__(self, path: Path, folder: Path, *, n_threads: int | None) -> None:
-        super().__init__()
-        environment = {**os.environ, "VIASD_EDGE_LIB": str(folder), "VIASD_EDGE_STOCK": "1"}
-        command = [sys.executable, "-m", "viasd_edge.costs", str(path), str(n_threads or 0)]
-        self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        with ExitStack() as opened:
-            opened.enter_context(self._process)
-            opened.callback(self._process.kill)
-            self.load_seconds = float(self._read())
-            self._closing = opened.pop_all()
-
-    def measure(self, n: int) -> float:
-        assert self._process.stdin is not None  # noqa: S101  # opened with a pipe
-        self._process.stdin.write(f"{n}\n")
-        self._process.stdin.flush()
-        return float(self._read())
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None  # noqa: S101  # opened with a pipe
-        line = self._process.stdout.readline()
-        if not line:
-            raise NativeLibraryError("the stock library's process ended; scripts/build_stock.py builds it anew")
-        return line
 
 
 @dataclass(frozen=True)
@@ -150,7 +117,7 @@ def measure_costs(
         load_stock = None
         if stock is not None:
             other = opened.enter_context(StockMeter(path, stock, n_threads=n_threads))
-            load_stock = other.load_seconds
+            load_stock = round(other.load_seconds, 3)
             meters.append(other)
         seconds: list[list[list[float]]] = [[[] for _ in widths] for _ in meters]
         for repeat in range(repeats + 1):
@@ -207,15 +174,3 @@ def plot_costs(report: CostReport, path: Path) -> None:
     axes.set(xlabel="tokens in the pass", ylabel="ms", title=f"{report.model} ({report.kernel})", ylim=(0, None))
     axes.legend()
     figure.savefig(path)
-
-
-def _serve(path: str, n_threads: str) -> None:
-    """The stock process: print the load time, then a time for every width read."""
-    with RunnerMeter(Path(path), n_threads=int(n_threads) or None) as meter:
-        print(json.dumps(meter.load_seconds), flush=True)
-        for line in sys.stdin:
-            print(meter.measure(int(line)), flush=True)
-
-
-if __name__ == "__main__":
-    _serve(*sys.argv[1:])

@@ -109,16 +109,20 @@ class Engine(Closing):
             engine._closing = opened.pop_all()
         return engine
 
-    def prompt_tokens(self, prompt: str, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """Token ids of a prompt, through the model's chat template unless `raw` or the model has none."""
+    def prompt_text(self, prompt: str, *, system: str | None = None, raw: bool = False) -> str:
+        """A prompt through the model's chat template, unless `raw` or the model has none."""
         model = self.target.model
         template = None if raw else model.chat_template
         if template:
             bos, eos = model.special_text("bos"), model.special_text("eos")
-            prompt = chat_prompt(template, prompt, system, bos=bos, eos=eos)
-        elif system:
+            return chat_prompt(template, prompt, system, bos=bos, eos=eos)
+        if system:
             raise PromptError("a system prompt needs a chat template: the model has none or --raw was given")
-        return model.tokenize(prompt, special=True)
+        return prompt
+
+    def prompt_tokens(self, prompt: str, *, system: str | None = None, raw: bool = False) -> list[int]:
+        """Token ids of `prompt_text`."""
+        return self.target.model.tokenize(self.prompt_text(prompt, system=system, raw=raw), special=True)
 
     def stream(
         self,
