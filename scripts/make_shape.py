@@ -5,8 +5,9 @@
 A pass costs the same whatever the weights are, so this measures models too large to download; what such a file says
 means nothing, and how often drafts are accepted cannot be learnt from it. Nothing is quantised: the blocks are random
 bytes, and only their float16 scales are set, so that every weight is finite and has a standard deviation of about 0.02.
-With `--layers` the file has fewer layers, in the same mix of types: t(n) of the whole model follows from two such
-files, since embedding, output and each layer take their own fixed time.
+With `--layers` the file has fewer layers, in the same mix of types: t(n) of the whole model can be extrapolated from
+two such files, since embedding, output and each layer take their own fixed time. Noise is multiplied, too: from 4 and 8
+of 28 layers, t(1), t(4) and t(16) came out 8 to 27 % off. Use as many layers as fit.
 """
 
 from __future__ import annotations
