@@ -89,7 +89,6 @@ def report(generations: dict[str, Generation], loss: int) -> None:
     columns = ("", "tokens/s", "full passes", "tokens/pass", "drafted/tested/accepted", "by slim", "by full")
     columns += ("changed/gated", "escalated/gated", "same as plain", "loss*")
     out = console()
-    out.width = max(out.width, 150)
     out.print(table("", columns, rows))
     out.print("* tokens that the full model, in the same state, would have chosen otherwise")
 

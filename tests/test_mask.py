@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from viasd_edge.engine import load_mask, shipped_masks
 from viasd_edge.errors import MaskError
 from viasd_edge.mask import KEEP_KV, SKIP_ATTENTION, SKIP_FFN, LayerMask
+from viasd_edge.names import load_mask, shipped_masks
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_peak_memory_of_a_tiered_run(pulled, monkeypatch):
     monkeypatch.setenv("VIASD_EDGE_MODELS", str(pulled["smollm2-135m"].parent))
     code = (
         "from viasd_edge import Engine\n"
-        "from viasd_edge.memory import peak_rss\n"
+        "from viasd_edge.machine import peak_rss\n"
         "with Engine.open(mode='tiered') as engine:\n"
         "    engine.generate('Write a haiku about rain.', max_tokens=24)\n"
         "print(peak_rss())\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import platformdirs
 
 from viasd_edge import __version__
+from viasd_edge.machine import describe
 from viasd_edge.mask import LayerMask
 from viasd_edge.runner import Runner
 
@@ -107,6 +107,12 @@ def cache_dir() -> Path:
 
 def _key(runner: Runner, mask: LayerMask | None) -> str:
     native = runner.model._native  # noqa: SLF001  # the same library
-    machine = (platform.processor(), platform.machine(), platform.node(), os.cpu_count())
-    facts = (runner.model.fingerprint, str(mask), runner.n_threads, machine, native.kernel_name(), native.system_info())
+    facts = (
+        runner.model.fingerprint,
+        str(mask),
+        runner.n_threads,
+        describe(),
+        native.kernel_name(),
+        native.system_info(),
+    )
     return hashlib.sha256(repr((__version__, facts)).encode()).hexdigest()[:24]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from viasd_edge.closing import Closing
-from viasd_edge.errors import MaskError, PromptError
+from viasd_edge.errors import PromptError
 from viasd_edge.generation import Generation, Stream
 from viasd_edge.limits import LOSSLESS, MAX_ROWS, MODES, Mode
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model, check_same_tokenizer
-from viasd_edge.modes import Parts
-from viasd_edge.registry import Progress, registry, resolve, shipped
+from viasd_edge.modes import Parts, calibrated
+from viasd_edge.names import load_mask, named
+from viasd_edge.registry import Progress, resolve
 from viasd_edge.requantize import DraftQuant, requantized
 from viasd_edge.runner import Runner
-from viasd_edge.strategies import Round, Sampling, parse_gate
+from viasd_edge.strategies import Round, Sampling
 from viasd_edge.strategies.common import greedy
 from viasd_edge.text import chat_prompt
 
@@ -78,7 +78,7 @@ class Engine(Closing):
         `n_ctx` None is 4096 tokens or what the model was trained for. `parts` are those of `modes.Parts`. Raises
         ModelError, MaskError, DownloadError, NativeLibraryError.
         """
-        names = _named(model, draft_model)
+        names = named(model, draft_model)
         if mode not in (None, *MODES):
             raise ValueError(f"mode {mode!r}; it must be one of {', '.join(MODES)}")
         if tolerance is not None:
@@ -99,12 +99,10 @@ class Engine(Closing):
             draft = None
             if draft_name and mode != "plain":
                 path = resolve(draft_name, progress)
-                draft_weights = opened.enter_context(Model(requantized(path, draft_quant, exact=mode in LOSSLESS)))
-                check_same_tokenizer(target, draft_weights, path)
+                draft_weights = opened.enter_context(open_draft(path, target, draft_quant, exact=mode in LOSSLESS))
                 draft = opened.enter_context(Runner(draft_weights, n_ctx=n_ctx, n_threads=n_threads))
             if tolerance and found and draft:
-                calibration = found.calibration(draft.model.fingerprint, tolerance)
-                parts = {"gate": parse_gate(calibration.gate), "keep_kv": calibration.keep_kv, **parts}
+                parts = {**calibrated(found, draft, tolerance), **parts}
             engine = cls(runner, mode=mode, draft=draft, mask=found, **parts)
             engine._closing = opened.pop_all()
         return engine
@@ -188,36 +186,10 @@ class Engine(Closing):
         return differing
 
 
-@dataclass(frozen=True)
-class _Names:
-    target: str
-    draft: str | None
-    mask: str | None
-
-
-def _named(model: str | None, draft_model: str | None) -> _Names:
-    """What `model` (a pair, a pair's target, or anything else) and an explicit drafter stand for."""
-    pairs = registry().pairs
-    model = model or registry().default
-    pair = pairs.get(model) or next((pair for pair in pairs.values() if pair.target == model), None)
-    if pair is None:
-        return _Names(model, draft_model, None)
-    return _Names(pair.target, draft_model or pair.draft, pair.mask)
-
-
-def load_mask(text: str) -> LayerMask:
-    """A mask from a file, a shipped mask's name, or text like "attn:4-7 ffn:4-7". Raises MaskError."""
-    if Path(text).is_file():
-        return LayerMask.load(Path(text))
-    path = shipped(f"masks/{text}.json")
-    if "/" not in text and "\\" not in text and path.is_file():
-        return LayerMask.load(path)
-    if ":" in text and not text.endswith(".json"):
-        return LayerMask.parse(text)
-    names = ", ".join(shipped_masks())
-    raise MaskError(f'{text}: no mask file and no shipped mask of that name ({names}); or give layers, "layers:4-7"')
-
-
-def shipped_masks() -> list[str]:
-    """Names of the masks in the package."""
-    return sorted(path.stem for path in shipped("masks").glob("*.json"))
+def open_draft(path: Path, target: Model, quant: DraftQuant | None, *, exact: bool) -> Model:
+    """Load a draft model, in the quantisation asked for, see `requantize`. Raises ModelError if it does not fit."""
+    with ExitStack() as opened:
+        draft = opened.enter_context(Model(requantized(path, quant, exact=exact)))
+        check_same_tokenizer(target, draft, path)
+        opened.pop_all()
+    return draft

@@ -20,3 +20,9 @@ MAX_DRAFT = MAX_ROWS - 1
 
 DRAFT_MAX = 32
 """Tokens a draft may have unless the user says otherwise; confidence and costs end most drafts long before."""
+
+STOCK, PEER = "stock", "stock-speculative"
+OWN_STRATEGIES = (*MODES, "self", "ngram")
+STRATEGIES = (STOCK, PEER, *OWN_STRATEGIES)
+"""What `bench` compares: plain decoding and speculation by stock llama.cpp, our modes, and exact mode without a draft
+model, with and without a mask to draft under."""

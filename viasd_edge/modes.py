@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from viasd_edge.curves import Curve, curve
 from viasd_edge.drafters import (
@@ -33,6 +34,7 @@ from viasd_edge.strategies import (
     Stats,
     Token,
     TokenV3,
+    parse_gate,
     plain,
     speculative,
     tiered,
@@ -204,3 +206,9 @@ class Parts:
         rules: dict[str, Rule] = {"token-v3": TokenV3(), "bild": Rollback(), "fly": EntropyWindow()}
         rule = rules.get(self.mode, Exact(chooser))
         return speculative(self.target, planner, prompt, rule=rule, max_tokens=max_tokens, stats=stats)
+
+
+def calibrated(mask: LayerMask, draft: Runner, tolerance: float) -> dict[str, Any]:
+    """The parts that `viasd-edge calibrate` found for this mask and drafter. Raises MaskError if it did not."""
+    calibration = mask.calibration(draft.model.fingerprint, tolerance)
+    return {"gate": parse_gate(calibration.gate), "keep_kv": calibration.keep_kv}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,14 +11,17 @@ from rich.table import Table
 if TYPE_CHECKING:
     from viasd_edge.engine import Generation
 
+_FILE_WIDTH = 160  # columns, where no terminal says how many there are: room for every table
 TIER_STYLE = {"draft": "green", "slim": "yellow", "full": "default", None: "default"}
 
 
 def console(*, stderr: bool = False, color: bool | None = None) -> Console:
     """A console; `color` None leaves it to the terminal and NO_COLOR."""
-    if color is None:
-        return Console(stderr=stderr, highlight=False, soft_wrap=True)
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color)
+    options: dict[str, Any] = {} if color is None else {"force_terminal": color, "no_color": not color}
+    found = Console(stderr=stderr, highlight=False, soft_wrap=True, **options)
+    if not found.is_terminal:
+        found.width = _FILE_WIDTH
+    return found
 
 
 def tier_legend(target: Console) -> None:
@@ -52,6 +55,36 @@ def _unchecked(generation: Generation) -> str:
     return f"up to {unchecked} of {n}"
 
 
+def bench_tables(summary: Sequence[dict[str, Any]]) -> list[Table]:
+    """A table for every class of a bench run."""
+    columns = ["", "tokens/s", "to stock", "lowest", "to plain", "a pass", "accepted", "changed", "escalated"]
+    columns += ["identical", "loss"]
+    tables = []
+    for group in dict.fromkeys(entry["class"] for entry in summary):
+        entries = [entry for entry in summary if entry["class"] == group]
+        rows = [
+            [
+                entry["strategy"],
+                number(entry["tokens_per_s"]),
+                number(entry["ratio_to_stock"], 2),
+                number(entry["lowest_ratio_to_stock"], 2),
+                number(entry["ratio_to_plain"], 2),
+                number(entry["tokens_per_full_pass"], 2),
+                *(percent(entry[key]) for key in ("acceptance", "rejection_changed", "rejection_escalated")),
+                "-" if entry["identical"] is None else f"{entry['identical']}/{entry['prompts']}",
+                percent(entry["loss"]),
+            ]
+            for entry in entries
+        ]
+        tables.append(table(f"{group}, {max(entry['prompts'] for entry in entries)} prompts", columns, rows))
+    return tables
+
+
+def percent(share: float | None) -> str:
+    """A share, or "-" for what does not apply."""
+    return "-" if share is None else f"{share:.1%}"
+
+
 def policy_table(rows: list[dict[str, Any]]) -> Table:
     """What the policy expects of every way to go on, and how often it went that way."""
     lines = [
@@ -78,7 +111,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> 
     """A table with its first column left-aligned and numbers to the right."""
     grid = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        grid.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        grid.add_column(column, justify="left" if i == 0 else "right", overflow="fold", no_wrap=i == 0)
     for row in rows:
         grid.add_row(*(str(cell) for cell in row))
     return grid

@@ -23,7 +23,7 @@ from typing import Any
 from viasd_edge import errors
 from viasd_edge.closing import Closing
 from viasd_edge.errors import EdgeError, NativeLibraryError
-from viasd_edge.memory import peak_rss
+from viasd_edge.machine import peak_rss
 from viasd_edge.runner import default_threads
 
 PEER = "llama-speculative-simple.exe" if os.name == "nt" else "llama-speculative-simple"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click_default_group import DefaultGroup
 
-from viasd_edge.cli.common import json_option, print_json, pull_progress, reports_errors
-from viasd_edge.limits import MAX_ROWS
+from viasd_edge.cli.common import counting, json_option, print_json, pull_progress, reports_errors
+from viasd_edge.limits import MAX_ROWS, PEER, POLICIES, STOCK, STRATEGIES
 
 if TYPE_CHECKING:
     from viasd_edge.costs import CostReport
+    from viasd_edge.prompts import Prompt
 
 
-@click.group()
+@click.group(cls=DefaultGroup, default="run", default_if_no_args=True)
 def bench() -> None:
-    """Measure: what a pass costs."""
+    """Measure on this machine: strategies over prompts (the default), or what a pass costs."""
 
 
 def _widths(_context: click.Context, _option: click.Parameter, text: str) -> list[int]:
@@ -31,19 +34,140 @@ def _widths(_context: click.Context, _option: click.Parameter, text: str) -> lis
     return widths
 
 
+_stock_option = click.option(
+    "--stock",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="VIASD_STOCK_LIB",
+    help="Folder of the stock library that scripts/build_stock.py builds. Default: $VIASD_STOCK_LIB, else ours alone.",
+)
+_output = click.Path(path_type=Path, dir_okay=False)
+
+
+@bench.command(name="run")
+@click.option("-m", "--model", help="Pair, model name, .gguf path, or repo:file. Default: the default pair.")
+@click.option("-md", "--draft-model", help="The drafter. Default: the pair's.")
+@click.option(
+    "--strategy",
+    "strategies",
+    type=click.Choice(STRATEGIES),
+    multiple=True,
+    help="What to compare; may be given more than once. Default: stock, plain, exact.",
+)
+@click.option("--peer", is_flag=True, help="Also llama.cpp's own speculative example (build_stock.py --peer).")
+@click.option(
+    "--prompts",
+    "files",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    multiple=True,
+    help="JSON lines in Spec-Bench, HumanEval or GSM8K form; may be given more than once. Default: our own prompts.",
+)
+@click.option("--per-class", type=click.IntRange(1), help="Prompts of each class, evenly spread. Default: all.")
+@click.option("--class", "classes", multiple=True, help="Only prompts of this class; may be given more than once.")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="New tokens.")
+@click.option("-r", "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Times every prompt runs.")
+@click.option("-c", "--ctx-size", type=click.IntRange(64), default=4096, show_default=True, help="Context in tokens.")
+@click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
+@click.option("--mask", help="Mask for tiered mode and self-speculation. Default: the pair's.")
+@click.option("--tolerance", type=click.FloatRange(0, 1), help="tiered: the calibrated error. Default: the plain gate.")
+@click.option("--policy", type=click.Choice(POLICIES), default="auto", show_default=True, help="See generate.")
+@_stock_option
+@click.option("--rows", "rows_file", type=_output, help="Keep every row in this file; the same run goes on from there.")
+@click.option("--csv", "csv_file", type=_output, help="Write the summary as CSV.")
+@click.option("--md", "md_file", type=_output, help="Write the summary as a Markdown table.")
+@click.option("--plot", "plot_file", type=_output, help="Draw speed relative to stock by class (.png, .svg).")
+@json_option
+@reports_errors
+def bench_run(
+    *,
+    files: tuple[Path, ...],
+    per_class: int | None,
+    classes: tuple[str, ...],
+    peer: bool,
+    stock: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run strategies over prompts by turns and compare them with plain decoding by stock llama.cpp.
+
+    \b
+    export VIASD_STOCK_LIB=$(python3 scripts/build_stock.py --peer)
+    viasd-edge bench -r 5 --peer --rows rows.jsonl --plot speed.png
+    viasd-edge bench --strategy plain --strategy exact --prompts humaneval.jsonl --per-class 5
+    """
+    from viasd_edge import results
+    from viasd_edge.bench import Bench, Settings
+    from viasd_edge.names import load_mask, named
+    from viasd_edge.render import bench_tables, console
+
+    prompts = _prompts(files, classes, per_class)
+    strategies = options["strategies"] or ((STOCK,) if stock else ()) + ("plain", "exact")
+    strategies += (PEER,) if peer and PEER not in strategies else ()
+    mask = options["mask"] or named(options["model"], options["draft_model"]).mask
+    settings = Settings(
+        model=options["model"],
+        draft_model=options["draft_model"],
+        strategies=strategies,
+        prompts=tuple(prompt.name for prompt in prompts),
+        max_tokens=options["max_tokens"],
+        repeats=options["repeats"],
+        n_ctx=options["ctx_size"],
+        n_threads=options["threads"],
+        mask=mask if {"tiered", "self"} & set(strategies) else None,
+        tolerance=options["tolerance"],
+        policy=options["policy"],
+    )
+    with tempfile.TemporaryDirectory(prefix="viasd-edge-") as scratch:
+        kept = results.Rows(options["rows_file"] or Path(scratch, "rows.jsonl"), settings)
+        with pull_progress() as progress:
+            found = load_mask(settings.mask) if settings.mask else None
+            opened = Bench(settings, stock=stock, mask=found, progress=progress)
+        total = len(prompts) * settings.repeats * len(strategies)
+        with opened, kept.appending() as file, counting(total, len(kept.rows)) as advance:
+            for row in opened.rows(prompts, {row.key for row in kept.rows}):
+                kept.add(row, file)
+                advance()
+    for path, write in ((options["csv_file"], results.write_csv), (options["md_file"], results.write_markdown)):
+        if path:
+            write(kept.rows, path)
+    if options["plot_file"]:
+        results.plot(kept.rows, options["plot_file"])
+    if as_json:
+        print_json(results.to_dict(kept.rows, settings))
+        return
+    out = console()
+    for grid in bench_tables(results.summarise(kept.rows)):
+        out.print(grid)
+    if stock is None:
+        click.echo("no stock library: set VIASD_STOCK_LIB to what scripts/build_stock.py prints", err=True)
+
+
+def _prompts(files: tuple[Path, ...], classes: tuple[str, ...], per_class: int | None) -> list[Prompt]:
+    """The prompts asked for. Raises PromptError if there are none."""
+    from viasd_edge.errors import PromptError
+    from viasd_edge.prompts import embedded, read_prompts
+
+    prompts = [prompt for path in files for prompt in read_prompts(path)] if files else embedded()
+    groups = list(dict.fromkeys(prompt.group for prompt in prompts))
+    unknown = [name for name in classes if name not in groups]
+    if unknown:
+        raise PromptError(f"no prompt of class {unknown[0]!r}; there are {', '.join(groups)}")
+    chosen = []
+    for group in groups:
+        if not classes or group in classes:
+            members = [prompt for prompt in prompts if prompt.group == group]
+            n = min(per_class or len(members), len(members))
+            chosen += [members[i * len(members) // n] for i in range(n)]
+    return chosen
+
+
 @bench.command(name="cost")
 @click.option("-m", "--model", help="Model name, .gguf path, or repo:file. Default: the default pair's target.")
 @click.option("--mask", help="Measure ours under this mask.")
 @click.option("--widths", callback=_widths, default="1-16,24,32", show_default=True, help="Tokens in a pass.")
 @click.option("-r", "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds after a warm-up.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
-@click.option(
-    "--stock",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="VIASD_STOCK_LIB",
-    help="Folder of the stock library that scripts/build_stock.py builds. Default: $VIASD_STOCK_LIB, else ours alone.",
-)
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw t(n) into this file (.png, .svg).")
+@_stock_option
+@click.option("--plot", type=_output, help="Draw t(n) into this file (.png, .svg).")
 @json_option
 @reports_errors
 def bench_cost(
@@ -64,7 +188,7 @@ def bench_cost(
     viasd-edge bench cost --plot cost.png
     """
     from viasd_edge.costs import measure_costs, plot_costs
-    from viasd_edge.engine import load_mask
+    from viasd_edge.names import load_mask
     from viasd_edge.registry import registry, resolve
 
     known = registry()

@@ -67,3 +67,16 @@ def pull_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]
     finally:
         if tasks:
             bar.stop()
+
+
+@contextmanager
+def counting(total: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
+    """A bar on stderr that counts up to `total`; call what it yields once for each."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    from viasd_edge.render import console
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        yield lambda: bar.advance(task)

@@ -18,7 +18,7 @@ def masks() -> None:
 @reports_errors
 def masks_show(mask: str | None, *, as_json: bool) -> None:
     """Show MASK (a file, a shipped mask, or text like "layers:4-7"); without it, name the shipped ones."""
-    from viasd_edge.engine import load_mask, shipped_masks
+    from viasd_edge.names import load_mask, shipped_masks
 
     if mask is None:
         names = shipped_masks()

@@ -1,0 +1,45 @@
+"""What a name stands for: pairs of the registry, masks of the user and of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from viasd_edge.errors import MaskError
+from viasd_edge.mask import LayerMask
+from viasd_edge.registry import registry, shipped
+
+
+@dataclass(frozen=True)
+class Names:
+    target: str
+    draft: str | None
+    mask: str | None
+
+
+def named(model: str | None, draft_model: str | None) -> Names:
+    """What `model` (a pair, a pair's target, or anything else) and an explicit drafter stand for."""
+    pairs = registry().pairs
+    model = model or registry().default
+    pair = pairs.get(model) or next((pair for pair in pairs.values() if pair.target == model), None)
+    if pair is None:
+        return Names(model, draft_model, None)
+    return Names(pair.target, draft_model or pair.draft, pair.mask)
+
+
+def load_mask(text: str) -> LayerMask:
+    """A mask from a file, a shipped mask's name, or text like "attn:4-7 ffn:4-7". Raises MaskError."""
+    if Path(text).is_file():
+        return LayerMask.load(Path(text))
+    path = shipped(f"masks/{text}.json")
+    if "/" not in text and "\\" not in text and path.is_file():
+        return LayerMask.load(path)
+    if ":" in text and not text.endswith(".json"):
+        return LayerMask.parse(text)
+    names = ", ".join(shipped_masks())
+    raise MaskError(f'{text}: no mask file and no shipped mask of that name ({names}); or give layers, "layers:4-7"')
+
+
+def shipped_masks() -> list[str]:
+    """Names of the masks in the package."""
+    return sorted(path.stem for path in shipped("masks").glob("*.json"))
