@@ -33,6 +33,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def user_folder(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the user's files."""
     monkeypatch.setenv("VIASD_EDGE_CACHE", str(cache_folder))
+    monkeypatch.setenv("VIASD_EDGE_MASKS", str(tmp_path / "user-masks"))
     folder = tmp_path / "user-models"
     monkeypatch.setenv("VIASD_EDGE_MODELS", str(folder))
     return folder

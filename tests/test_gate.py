@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from viasd_edge.strategies import GATES, Decision, Guess, Ratio, gate_text, parse_gate
-from viasd_edge.strategies.gate import Distribution, judge
+from viasd_edge.strategies.gate import RowDistribution, judge
 
 ACCEPT, REGENERATE, ESCALATE = Decision.ACCEPT, Decision.REGENERATE, Decision.ESCALATE
 
@@ -84,7 +84,7 @@ def logits(*probabilities: float) -> np.ndarray:
     ],
 )
 def test_every_rule(gate, draft, slim, expected):
-    decision = parse_gate(gate).decide(Distribution(logits(*draft), 1), Distribution(logits(*slim), 1), 1)
+    decision = parse_gate(gate).decide(RowDistribution(logits(*draft), 1), RowDistribution(logits(*slim), 1), 1)
     assert decision is expected
 
 
@@ -96,8 +96,8 @@ def test_every_gate_takes_a_guess_without_a_distribution_and_has_a_text_form(nam
 
 
 def test_a_point_mass_is_as_far_from_a_distribution_as_that_lacks_of_it():
-    assert Distribution(None, 1).distance(Distribution(logits(0.3, 0.7), 1)) == pytest.approx(0.3)
-    one, other = Distribution(logits(0.3, 0.7), 1), Distribution(logits(0.5, 0.5), 1)
+    assert RowDistribution(None, 1).distance(RowDistribution(logits(0.3, 0.7), 1)) == pytest.approx(0.3)
+    one, other = RowDistribution(logits(0.3, 0.7), 1), RowDistribution(logits(0.5, 0.5), 1)
     assert one.distance(other) == pytest.approx(0.2)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from viasd_edge.errors import MaskError
 from viasd_edge.mask import KEEP_KV, SKIP_ATTENTION, SKIP_FFN, LayerMask
-from viasd_edge.names import load_mask, shipped_masks
+from viasd_edge.names import load_mask, mask_names
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_bad_files_are_refused(tmp_path, text):
         LayerMask.load(path)
 
 
-def test_shipped_masks_load():
-    names = shipped_masks()
+def test_mask_names_load():
+    names = mask_names()
     assert "qwen2.5-coder-1.5b-hand-picked" in names
     for name in names:
         assert load_mask(name).fingerprint
@@ -97,5 +97,5 @@ def test_shipped_masks_load():
 
 @pytest.mark.parametrize("text", ["no-such-mask", "missing.json", "../registry", "C:\\masks\\m.json"])
 def test_an_unknown_mask_names_the_cure(text):
-    with pytest.raises(MaskError, match=r"shipped mask|mask term"):
+    with pytest.raises(MaskError, match=r"no mask of that name|mask term"):
         load_mask(text)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.native
 def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("VIASD_EDGE_CACHE", str(folder))
-    return folder
+    return folder / "drafters"
 
 
 @pytest.fixture
@@ -25,19 +25,27 @@ def tiny(tmp_path):
     return tiny_gguf.write(tmp_path / "tiny.gguf")
 
 
-@pytest.mark.parametrize(("quant", "exact"), [(None, True), (None, False), ("auto", False)])
-def test_the_file_itself_where_nothing_is_asked_or_the_output_depends_on_it(tiny, cache, quant, exact):
-    assert requantized(tiny, quant, exact=exact) == tiny
+def test_the_file_itself_where_nothing_is_asked(tiny, cache):
+    assert requantized(tiny, None) == tiny
     assert not cache.exists()
+
+
+def test_auto_keeps_a_file_that_would_not_get_smaller(tiny, cache):
+    copy = requantized(tiny, "q4_0")
+    assert requantized(copy, "auto") == copy
+    made = sorted(cache.iterdir())
+    assert requantized(copy, "auto") == copy  # and remembers it
+    assert sorted(cache.iterdir()) == made
+    assert requantized(copy, "q4_0") != copy
 
 
 @pytest.mark.parametrize("quant", ["q4_0", "auto"])
 def test_every_matrix_is_requantised_once(tiny, cache, quant):
-    copy = requantized(tiny, quant, exact=True)
+    copy = requantized(tiny, quant)
     made = copy.stat().st_mtime_ns
     kinds = {tensor.tensor_type for tensor in gguf.GGUFReader(copy).tensors if len(tensor.shape) > 1}
     assert kinds == {gguf.GGMLQuantizationType.Q4_0}
-    assert requantized(tiny, quant, exact=True) == copy
+    assert requantized(tiny, quant) == copy
     assert copy.stat().st_mtime_ns == made
     assert list(cache.iterdir()) == [copy]
 
@@ -45,14 +53,14 @@ def test_every_matrix_is_requantised_once(tiny, cache, quant):
 def test_another_file_of_the_same_name_gets_its_own_copy(tiny, tmp_path):
     (tmp_path / "other").mkdir()
     other = tiny_gguf.write(tmp_path / "other" / "tiny.gguf", layers=[0, 1])
-    assert requantized(tiny, "q4_0", exact=True) != requantized(other, "q4_0", exact=True)
+    assert requantized(tiny, "q4_0") != requantized(other, "q4_0")
 
 
 def test_a_broken_drafter_leaves_nothing_behind(tmp_path, cache):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(ModelError, match="cannot be requantised"):
-        requantized(broken, "q4_0", exact=True)
+        requantized(broken, "q4_0")
     assert list(cache.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from viasd_edge.closing import Closing
 from viasd_edge.engine import Engine, open_draft
 from viasd_edge.errors import EdgeError, ModelError
 from viasd_edge.generation import Generation
-from viasd_edge.limits import LOSSLESS, MODES, OWN_STRATEGIES, PEER, STOCK, STRATEGIES
+from viasd_edge.limits import MODES, OWN_STRATEGIES, PEER, STOCK, STRATEGIES
 from viasd_edge.machine import peak_rss
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
@@ -98,7 +99,6 @@ class Bench(Closing):
         names = named(settings.model, settings.draft_model)
         self._target_path = resolve(names.target, progress)
         self._draft_path = resolve(names.draft, progress) if names.draft else None
-        self._drafts: dict[bool, Runner] = {}
         with ExitStack() as opened:
             self._opened = opened
             model = opened.enter_context(Model(self._target_path))
@@ -135,7 +135,7 @@ class Bench(Closing):
         if name == "self":
             return Engine(self.target, mode="exact", mask=self._mask, policy=policy)
         mode = next(mode for mode in MODES if mode == name)
-        draft = self._draft(exact=mode in LOSSLESS)
+        draft = self._draft
         if mode != "tiered":
             return Engine(self.target, mode=mode, draft=draft, policy=policy)
         parts: dict[str, Any] = {}
@@ -143,15 +143,14 @@ class Bench(Closing):
             parts = calibrated(self._mask, draft, self.settings.tolerance)
         return Engine(self.target, mode=mode, draft=draft, mask=self._mask, policy=policy, **parts)
 
-    def _draft(self, *, exact: bool) -> Runner | None:
-        """The drafter, loaded when first needed; where the output does not depend on it, its cheaper copy."""
+    @cached_property
+    def _draft(self) -> Runner | None:
+        """The drafter, its cheaper copy, loaded when first needed."""
         if self._draft_path is None:
             return None
-        if exact not in self._drafts:
-            model = self._opened.enter_context(open_draft(self._draft_path, self.target.model, "auto", exact=exact))
-            runner = Runner(model, n_ctx=self.settings.n_ctx, n_threads=self.settings.n_threads)
-            self._drafts[exact] = self._opened.enter_context(runner)
-        return self._drafts[exact]
+        model = self._opened.enter_context(open_draft(self._draft_path, self.target.model))
+        runner = Runner(model, n_ctx=self.settings.n_ctx, n_threads=self.settings.n_threads)
+        return self._opened.enter_context(runner)
 
     def rows(self, prompts: Sequence[Prompt], done: Collection[tuple[str, str, int]] = ()) -> Iterator[Row]:
         """Every prompt by every strategy in turn, `repeats` times, after a warm-up; but for the keys `done`.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +79,10 @@ def curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
 
 
 def measure_curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
-    """Time a pass of each width after a warm-up, medians, by turns; ends with an empty runner."""
+    """Time a pass of each width after a warm-up, by turns; ends with an empty runner.
+
+    The least of the times counts: what else runs on the machine only ever adds, and ratios are what matters here.
+    """
     n_before = min(_CONTEXT, max(runner.n_ctx - WIDTHS[-1], 1))
     widths = [n for n in WIDTHS if n_before + n <= runner.n_ctx] or [1]
     tokens = [i % runner.model.n_vocab for i in range(n_before + widths[-1])]  # any text costs the same
@@ -96,7 +98,7 @@ def measure_curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
                 seconds.append(time.perf_counter() - started)
     runner.rewind(0)
     runner.reset_work()
-    return Curve(tuple(widths), tuple(statistics.median(seconds) for seconds in times))
+    return Curve(tuple(widths), tuple(min(seconds) for seconds in times))
 
 
 def cache_dir() -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 from viasd_edge.closing import Closing
 from viasd_edge.errors import PromptError
 from viasd_edge.generation import Generation, Stream
-from viasd_edge.limits import LOSSLESS, MAX_ROWS, MODES, Mode
+from viasd_edge.limits import MAX_ROWS, MODES, Mode
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model, check_same_tokenizer
 from viasd_edge.modes import Parts, calibrated
@@ -99,7 +99,7 @@ class Engine(Closing):
             draft = None
             if draft_name and mode != "plain":
                 path = resolve(draft_name, progress)
-                draft_weights = opened.enter_context(open_draft(path, target, draft_quant, exact=mode in LOSSLESS))
+                draft_weights = opened.enter_context(open_draft(path, target, draft_quant))
                 draft = opened.enter_context(Runner(draft_weights, n_ctx=n_ctx, n_threads=n_threads))
             if tolerance and found and draft:
                 parts = {**calibrated(found, draft, tolerance), **parts}
@@ -186,10 +186,10 @@ class Engine(Closing):
         return differing
 
 
-def open_draft(path: Path, target: Model, quant: DraftQuant | None, *, exact: bool) -> Model:
+def open_draft(path: Path, target: Model, quant: DraftQuant | None = "auto") -> Model:
     """Load a draft model, in the quantisation asked for, see `requantize`. Raises ModelError if it does not fit."""
     with ExitStack() as opened:
-        draft = opened.enter_context(Model(requantized(path, quant, exact=exact)))
+        draft = opened.enter_context(Model(requantized(path, quant)))
         check_same_tokenizer(target, draft, path)
         opened.pop_all()
     return draft

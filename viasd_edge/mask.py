@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,12 @@ class LayerMask:
                 f"run `viasd-edge calibrate --error {tolerance:g}`"
             )
         return max(found, key=lambda entry: entry.error)
+
+    def with_calibration(self, calibration: Calibration, *, fingerprint: str, model: str) -> LayerMask:
+        """The same mask, bound to its model, with a calibration in the place of an older one for the same error."""
+        key = (calibration.draft, calibration.error)
+        others = [entry for entry in self.calibrations if (entry.draft, entry.error) != key]
+        return replace(self, fingerprint=fingerprint, model=model, calibrations=(*others, calibration))
 
     def check(self, n_layer: int, fingerprint: str) -> None:
         """Raise MaskError unless this mask can be used with a model of `n_layer` layers."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+import platformdirs
 
 from viasd_edge.errors import MaskError
 from viasd_edge.mask import LayerMask
@@ -28,18 +31,25 @@ def named(model: str | None, draft_model: str | None) -> Names:
 
 
 def load_mask(text: str) -> LayerMask:
-    """A mask from a file, a shipped mask's name, or text like "attn:4-7 ffn:4-7". Raises MaskError."""
+    """A mask from a file, by name (the user's own before a shipped one), or text like "attn:4-7". Raises MaskError."""
     if Path(text).is_file():
         return LayerMask.load(Path(text))
-    path = shipped(f"masks/{text}.json")
-    if "/" not in text and "\\" not in text and path.is_file():
-        return LayerMask.load(path)
+    if "/" not in text and "\\" not in text:
+        for path in (masks_dir() / f"{text}.json", shipped(f"masks/{text}.json")):
+            if path.is_file():
+                return LayerMask.load(path)
     if ":" in text and not text.endswith(".json"):
         return LayerMask.parse(text)
-    names = ", ".join(shipped_masks())
-    raise MaskError(f'{text}: no mask file and no shipped mask of that name ({names}); or give layers, "layers:4-7"')
+    names = ", ".join(mask_names())
+    raise MaskError(f'{text}: no mask file and no mask of that name ({names}); or give layers, "layers:4-7"')
 
 
-def shipped_masks() -> list[str]:
-    """Names of the masks in the package."""
-    return sorted(path.stem for path in shipped("masks").glob("*.json"))
+def mask_names() -> list[str]:
+    """Names of the masks in the package and of the user's own."""
+    return sorted({path.stem for folder in (shipped("masks"), masks_dir()) for path in folder.glob("*.json")})
+
+
+def masks_dir() -> Path:
+    """Folder of the user's masks: `VIASD_EDGE_MASKS`, else the user's data folder."""
+    override = os.environ.get("VIASD_EDGE_MASKS")
+    return Path(override or Path(platformdirs.user_data_dir("viasd-edge", appauthor=False)) / "masks")

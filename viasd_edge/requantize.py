@@ -1,6 +1,7 @@
 """A cheaper copy of a drafter: all its matrices in one fast quantisation, made once and cached.
 
 A drafter's errors cost speed, never correctness in exact mode, and what a draft costs is the bytes it reads.
+Tiered mode is calibrated for the file that drafts.
 """
 
 from __future__ import annotations
@@ -19,25 +20,29 @@ from viasd_edge.model import check_file, fingerprint
 DraftQuant = Literal["q4_0", "auto"]
 
 
-def requantized(path: Path, quant: DraftQuant | None, *, exact: bool) -> Path:
+def requantized(path: Path, quant: DraftQuant | None) -> Path:
     """The file to draft with: `path` itself for None, else its copy in `quant`, made now if it is not cached.
 
-    "auto" is q4_0 if the mode is `exact`, else the file as it is: a tiered answer depends on the drafter.
-    Raises ModelError if llama.cpp cannot requantise the file.
+    "auto" is q4_0 if that makes the file smaller, else the file as it is. Raises ModelError if llama.cpp cannot
+    requantise the file.
     """
-    if quant is None or (quant == "auto" and not exact):
+    if quant is None:
         return path
     check_file(path)
     copy = cache_dir() / f"{path.stem}-{fingerprint(path)}-q4_0.gguf"
-    if not copy.is_file():
+    no_gain = copy.with_suffix(".no-gain")  # an empty file: the copy was not smaller
+    if not copy.is_file() and not (quant == "auto" and no_gain.is_file()):
         copy.parent.mkdir(parents=True, exist_ok=True)
         fresh = copy.with_name(f"{copy.name}.{os.getpid()}.tmp")
         try:
             _requantize(path, fresh)
-            fresh.replace(copy)
+            if quant == "auto" and fresh.stat().st_size >= path.stat().st_size:
+                no_gain.touch()
+            else:
+                fresh.replace(copy)
         finally:
             fresh.unlink(missing_ok=True)
-    return copy
+    return copy if copy.is_file() else path
 
 
 def cache_dir() -> Path:

@@ -9,6 +9,7 @@ from click_default_group import DefaultGroup
 
 from viasd_edge import __version__
 from viasd_edge.cli.bench import bench
+from viasd_edge.cli.calibrate import calibrate
 from viasd_edge.cli.generate import generate
 from viasd_edge.cli.masks import masks
 from viasd_edge.cli.models import models
@@ -32,7 +33,7 @@ def cli() -> None:
     """
 
 
-for command in (generate, models, masks, bench, native):
+for command in (generate, models, masks, calibrate, bench, native):
     cli.add_command(command)
 
 

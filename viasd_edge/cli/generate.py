@@ -76,7 +76,7 @@ def _gate(_context: click.Context, _option: click.Parameter, text: str | None) -
     default="auto",
     show_default=True,
     help="Run a copy of the drafter in this quantisation, made once and cached: faster, a little less often right. "
-    "auto: q4_0 where the output does not depend on it.",
+    "auto: q4_0 if that is smaller.",
 )
 @click.option("--mask", help='Layers the slim verifier skips: a mask file, a mask\'s name, or "attn:4-7 ffn:4-7".')
 @click.option(

@@ -17,11 +17,11 @@ def masks() -> None:
 @json_option
 @reports_errors
 def masks_show(mask: str | None, *, as_json: bool) -> None:
-    """Show MASK (a file, a shipped mask, or text like "layers:4-7"); without it, name the shipped ones."""
-    from viasd_edge.names import load_mask, shipped_masks
+    """Show MASK (a file, a name, or text like "layers:4-7"); without it, name those there are."""
+    from viasd_edge.names import load_mask, mask_names
 
     if mask is None:
-        names = shipped_masks()
+        names = mask_names()
         if as_json:
             print_json(names)
         else:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,26 @@ class Decision(Enum):
     ESCALATE = "escalate"  # the full model decides
 
 
-class Distribution:
+class Distribution(Protocol):
+    """What a gate asks of a tier's distribution at one position."""
+
+    @property
+    def max(self) -> float:
+        """The largest probability."""
+        ...
+
+    def ratio(self, token: int) -> float:
+        """Probability of `token` over the largest."""
+        ...
+
+    def probability(self, token: int) -> float: ...
+
+    def distance(self, other: Any) -> float:
+        """Total variation to another distribution of the same kind."""
+        ...
+
+
+class RowDistribution:
     """The distribution of one row of logits [n_vocab], or of a guess without logits, which is sure of its token."""
 
     def __init__(self, logits: Row | None, token: int) -> None:
@@ -36,7 +55,6 @@ class Distribution:
 
     @cached_property
     def max(self) -> float:
-        """The largest probability."""
         return 1.0 if self._logits is None else 1.0 / self._sum
 
     @cached_property
@@ -45,7 +63,7 @@ class Distribution:
         return float(np.exp(self._logits - self._logits.max()).sum())
 
     def ratio(self, token: int) -> float:
-        """Probability of `token` over the largest; softmax's sum cancels."""
+        """Softmax's sum cancels."""
         if self._logits is None:
             return float(token == self._token)
         return float(np.exp(self._logits[token] - self._logits.max()))
@@ -53,8 +71,8 @@ class Distribution:
     def probability(self, token: int) -> float:
         return self.ratio(token) * self.max
 
-    def distance(self, other: Distribution) -> float:
-        """Total variation; the other must have logits."""
+    def distance(self, other: RowDistribution) -> float:
+        """The other must have logits."""
         if self._logits is None:
             return 1.0 - other.probability(self._token)
         n = min(len(self._logits), len(other.dense))  # vocabularies may be padded differently
@@ -250,7 +268,8 @@ def judge(gate: Gate, logits: NDArray[np.float32], guesses: Sequence[Guess]) -> 
     """
     decisions = []
     for row, guess in zip(logits, guesses, strict=True):
-        decisions.append(gate.decide(Distribution(guess.logits, guess.id), Distribution(row, guess.id), guess.id))
+        draft, slim = RowDistribution(guess.logits, guess.id), RowDistribution(row, guess.id)
+        decisions.append(gate.decide(draft, slim, guess.id))
         if decisions[-1] is not Decision.ACCEPT:
             break
     return decisions

@@ -1,0 +1,210 @@
+"""`viasd-edge calibrate`: thresholds for tiered mode."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from viasd_edge.cli.common import counting, json_option, print_json, pull_progress, reports_errors
+from viasd_edge.errors import MaskError, PromptError
+
+if TYPE_CHECKING:
+    from viasd_edge.calibration import Forecast, Measured
+    from viasd_edge.engine import Engine
+    from viasd_edge.evaluation import Sample
+    from viasd_edge.strategies import Gate
+
+_TEXT_PROMPT = 32  # tokens of context before the first judged one, of a text
+_MEASURED = 3  # every so many prompts are kept apart to measure on
+
+
+@click.command()
+@click.option("-m", "--model", help="Pair, model name, .gguf path, or repo:file. Default: the default pair.")
+@click.option("-md", "--draft-model", help="The drafter. Default: the pair's.")
+@click.option("--mask", help="The mask to calibrate: a file, a name, or text. Default: the pair's.")
+@click.option("--name", help="Save the mask under this name. Default: its own.")
+@click.option(
+    "--error",
+    "errors",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    multiple=True,
+    default=(0.01,),
+    show_default=True,
+    help="Share of emitted tokens that may differ from the full model's choice; may be given more than once.",
+)
+@click.option(
+    "--text",
+    "text_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Calibrate on this text. Default: answers to the prompts of `bench`.",
+)
+@click.option("--gate", "gates", multiple=True, help="Only gates of this name; may be given more than once.")
+@click.option("-n", "--max-tokens", type=click.IntRange(16), default=64, show_default=True, help="Tokens of a sample.")
+@click.option("--samples", type=click.IntRange(3), default=27, show_default=True, help="Samples at most.")
+@click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
+@json_option
+@reports_errors
+def calibrate(
+    *,
+    model: str | None,
+    draft_model: str | None,
+    mask: str | None,
+    name: str | None,
+    errors: tuple[float, ...],
+    text_file: Path | None,
+    gates: tuple[str, ...],
+    max_tokens: int,
+    samples: int,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Find the gate and thresholds of tiered mode for a stated error, and keep them with the mask.
+
+    Two thirds of the samples choose, the rest measure what is chosen, with the slim verifier's KV kept and with the
+    full model catching up. Afterwards `generate --tolerance` uses what was found.
+
+    \b
+    viasd-edge calibrate --error 0.01
+    viasd-edge generate --tolerance 0.01 "Write a Python function that reverses a string."
+    """
+    from viasd_edge.calibration import best, candidates, settle
+    from viasd_edge.engine import Engine
+    from viasd_edge.names import masks_dir
+    from viasd_edge.strategies import GATES
+
+    unknown = [gate for gate in gates if gate not in GATES]
+    if unknown:
+        raise click.UsageError(f"gate {unknown[0]!r} is none of {', '.join(GATES)}")
+    with pull_progress() as progress:
+        engine = Engine.open(
+            model, draft_model=draft_model, mode="tiered", mask=mask, n_threads=threads, progress=progress
+        )
+    with engine:
+        found = engine.mask
+        if found is None or engine.draft is None:
+            raise MaskError("calibration needs a mask and a drafter")
+        if name is None and found.method == "given":
+            raise MaskError("this mask has no name to be found by: give it one with --name")
+        taken = _samples(engine, text_file, samples, max_tokens)
+        judged = [sample for i, sample in enumerate(taken) if i % _MEASURED]
+        forecasts = _forecasts(engine, judged, list(candidates(gates or GATES)))
+        held_out = [sample.prompt for sample in taken[::_MEASURED]]
+        click.echo(f"measuring the best on {len(held_out)} other samples", err=True)
+        tried: dict[tuple[Gate, bool], Measured] = {}
+        saved = found
+        for error in errors:
+            calibration = settle(
+                forecasts,
+                held_out,
+                error=error,
+                target=engine.target,
+                draft=engine.draft,
+                mask=found,
+                n=max_tokens,
+                measured=tried,
+            )
+            target = engine.target.model
+            saved = saved.with_calibration(
+                calibration, fingerprint=target.fingerprint, model=found.model or target.path.stem
+            )
+    path = masks_dir() / f"{name or found.name}.json"
+    saved.save(path)
+    kinds = dict.fromkeys(entry.gate.name for entry in forecasts)
+    of_kind = [[entry for entry in forecasts if entry.gate.name == kind] for kind in kinds]
+    tops = [best(entries, max(errors)) for entries in of_kind if min(e.error for e in entries) <= max(errors)]
+    if as_json:
+        calibrations = [asdict(entry) for entry in saved.calibrations]
+        print_json(_report(calibrations, tops, list(tried.values()), path))
+        return
+    _print(tops, list(tried.values()))
+    for entry in saved.calibrations:
+        click.echo(f"within {entry.error:g}: {entry.gate}, {'keep' if entry.keep_kv else 'catch-up'}")
+    click.echo(f"saved in {path}", err=True)
+
+
+def _samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list[Sample]:
+    """Text to judge: of a file, or what the full model answers to our own prompts."""
+    from viasd_edge.engine import Engine as Exact
+    from viasd_edge.evaluation import Sample, text_samples
+    from viasd_edge.prompts import embedded
+
+    if text_file:
+        try:
+            text = text_file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise PromptError(f"{text_file} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        samples = text_samples(engine.target.model.tokenize(text, special=False), n_prompt=_TEXT_PROMPT, n_tokens=n)
+        if len(samples) < _MEASURED:
+            raise PromptError(
+                f"{text_file}: too short: {_MEASURED} samples need {_MEASURED * (_TEXT_PROMPT + n)} tokens"
+            )
+        return [samples[i * len(samples) // count] for i in range(count)] if len(samples) > count else samples
+    prompts = embedded()
+    chosen = [prompts[i * len(prompts) // count] for i in range(count)] if len(prompts) > count else prompts
+    exact = Exact(engine.target, mode="exact", draft=engine.draft)
+    found = []
+    click.echo("asking the full model", err=True)
+    with counting(len(chosen)) as advance:
+        for prompt in chosen:
+            generation = exact.generate(prompt.text, max_tokens=n)
+            found.append(Sample(generation.prompt_ids, generation.token_ids))
+            advance()
+    return [sample for sample in found if sample.tokens]
+
+
+def _forecasts(engine: Engine, samples: list[Sample], gates: list[Any]) -> list[Forecast]:
+    """What every gate would have done on the samples."""
+    from viasd_edge.calibration import Curves, forecast
+    from viasd_edge.evaluation import observe
+
+    parts = engine.parts
+    assert parts.draft is not None  # noqa: S101  # checked before
+    assert parts.mask is not None  # noqa: S101
+    curves = Curves(parts.draft_curve, parts.slim_curve, parts.full_curve)
+    observed = []
+    click.echo("asking drafter and slim verifier", err=True)
+    with counting(len(samples)) as advance:
+        for sample in samples:
+            observed.append(observe(parts.target, parts.draft, parts.mask, sample))
+            advance()
+    return [forecast(gate, observed, curves) for gate in gates]
+
+
+def _report(
+    calibrations: list[dict[str, Any]], tops: list[Forecast], tries: list[Measured], path: Path
+) -> dict[str, Any]:
+    from viasd_edge.strategies import gate_text
+
+    return {
+        "calibrations": calibrations,
+        "forecasts": [{**vars(entry), "gate": gate_text(entry.gate)} for entry in tops],
+        "measured": [{**vars(entry), "gate": gate_text(entry.gate)} for entry in tries],
+        "saved": str(path),
+    }
+
+
+def _print(tops: list[Forecast], tries: list[Measured]) -> None:
+    from viasd_edge.render import console, number, percent, table
+    from viasd_edge.strategies import gate_text
+
+    out = console()
+    rows = [
+        [gate_text(e.gate), percent(e.error), percent(e.accepted), percent(e.escalated), number(1 / e.seconds)]
+        for e in tops
+    ]
+    out.print(table("best of each kind, forecast", ("gate", "error", "accepted", "escalated", "tokens/s"), rows))
+    lines = [
+        [
+            f"{gate_text(e.gate)}, {'keep' if e.keep_kv else 'catch-up'}",
+            percent(e.error),
+            e.tokens,
+            e.full_passes,
+            number(e.tokens_per_s),
+        ]
+        for e in tries
+    ]
+    columns = ("gate and KV", "error (LOSSY)", "tokens", "full passes", "tokens/s")
+    out.print(table("measured on other samples", columns, lines))
