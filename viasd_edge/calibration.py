@@ -158,18 +158,21 @@ def settle(
     draft: Runner,
     mask: LayerMask,
     n: int,
-) -> tuple[Calibration, list[Measured]]:
-    """The gate that stays within `error` where it is measured, the faster way with the KV; and all measurements.
+    measured: dict[tuple[Gate, bool], Measured],
+) -> Calibration:
+    """The gate that stays within `error` where it is measured, the faster way with the KV.
 
-    Every try asks the forecasts for half the error of the one before. Raises EdgeError if none is strict enough.
+    Every try asks the forecasts for half the error of the one before; what was tried is kept in `measured`, by gate and
+    whether the KV was kept. Raises EdgeError if none is strict enough.
     """
     parts = {"draft": draft, "mask": mask}
-    tries: list[Measured] = []
     asked = error
     for _ in range(_TRIES):
         gate = best(forecasts, asked).gate
-        tried = [measure(gate, prompts, parts=parts, target=target, keep_kv=keep_kv, n=n) for keep_kv in (True, False)]
-        tries += tried
+        for keep_kv in (True, False):
+            if (gate, keep_kv) not in measured:
+                measured[gate, keep_kv] = measure(gate, prompts, parts=parts, target=target, keep_kv=keep_kv, n=n)
+        tried = [measured[gate, True], measured[gate, False]]
         within = [entry for entry in tried if entry.error <= error]
         if within:
             chosen = max(within, key=lambda entry: entry.tokens_per_s)
