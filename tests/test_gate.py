@@ -95,10 +95,19 @@ def test_every_gate_takes_a_guess_without_a_distribution_and_has_a_text_form(nam
     assert judge(gate, logits(0.01, 0.99)[None], [Guess(1, 0.9)]) == [ACCEPT]
 
 
-def test_a_point_mass_is_as_far_from_a_distribution_as_that_lacks_of_it():
+def test_distances():
     assert RowDistribution(None, 1).distance(RowDistribution(logits(0.3, 0.7), 1)) == pytest.approx(0.3)
+    assert RowDistribution(None, 1, 0.6).distance(RowDistribution(logits(0.3, 0.7), 1)) == pytest.approx(0.4)
     one, other = RowDistribution(logits(0.3, 0.7), 1), RowDistribution(logits(0.5, 0.5), 1)
     assert one.distance(other) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("name", ["chow", "diff", "opt", "token-v1"])
+def test_a_guess_without_a_distribution_is_as_sure_as_it_says(name):
+    """N-gram guesses must not pass as certain where a gate trusts the drafter."""
+    gate = parse_gate(f"{name}:alpha=0.1")
+    assert judge(gate, logits(0.01, 0.99)[None], [Guess(1, 0.95)]) == [ACCEPT]
+    assert judge(gate, logits(0.99, 0.01)[None], [Guess(1, 0.75)]) == [ESCALATE]
 
 
 @pytest.mark.parametrize("text", ["magic", "ratio:alpha=1", "ratio:accept=high", "chow:alpha=nan", "ratio:accept=0.1"])

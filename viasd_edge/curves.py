@@ -18,7 +18,7 @@ from viasd_edge.machine import describe
 from viasd_edge.mask import LayerMask
 from viasd_edge.runner import Runner
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+WIDTHS = (1, 2, 4, 8, 16, 32)
 _CONTEXT = 96  # tokens before a measured pass
 _REPEATS = 3
 
@@ -62,12 +62,11 @@ def curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
 
     A few seconds for a 1.5B model. The cache goes by the model's contents, mask, threads, machine and library.
     """
-    path = cache_dir() / f"{_key(runner, mask)}.json"
-    try:
-        return Curve.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not there, or not ours: measure
+    known = known_curve(runner, mask)
+    if known:
+        return known
     measured = measure_curve(runner, mask)
+    path = _path(runner, mask)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -76,6 +75,14 @@ def curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
     except OSError:
         pass  # a cache that cannot be written costs time, no more
     return measured
+
+
+def known_curve(runner: Runner, mask: LayerMask | None = None) -> Curve | None:
+    """The cached curve, None if there is none that can be read."""
+    try:
+        return Curve.from_dict(json.loads(_path(runner, mask).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def measure_curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
@@ -107,14 +114,8 @@ def cache_dir() -> Path:
     return Path(override or platformdirs.user_cache_dir("viasd-edge", appauthor=False)) / "curves"
 
 
-def _key(runner: Runner, mask: LayerMask | None) -> str:
+def _path(runner: Runner, mask: LayerMask | None) -> Path:
     native = runner.model._native  # noqa: SLF001  # the same library
-    facts = (
-        runner.model.fingerprint,
-        str(mask),
-        runner.n_threads,
-        describe(),
-        native.kernel_name(),
-        native.system_info(),
-    )
-    return hashlib.sha256(repr((__version__, facts)).encode()).hexdigest()[:24]
+    what = (runner.model.fingerprint, str(mask), runner.n_threads)
+    where = (__version__, describe(), native.kernel_name(), native.system_info())
+    return cache_dir() / f"{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:24]}.json"

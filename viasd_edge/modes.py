@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from viasd_edge.curves import Curve, curve
+from viasd_edge.curves import Curve, curve, known_curve
 from viasd_edge.drafters import (
     CascadeDrafter,
     ChainDrafter,
@@ -117,6 +117,14 @@ class Parts:
     def draft_curve(self) -> Curve:
         assert self.draft is not None  # noqa: S101  # asked for by drafters that need it
         return curve(self.draft)
+
+    @property
+    def costs_known(self) -> bool:
+        """Whether a generation can start without measuring first."""
+        if self.mode == "plain" or self.policy == "fixed" or self.costs is not None:
+            return True
+        known = [known_curve(self.target), *([known_curve(self.draft)] if self.draft else [])]
+        return all(known) and (self.mask is None or known_curve(self.target, self.mask) is not None)
 
     def measured_costs(self) -> Costs:
         """What the policy needs to know; the first time on a machine it takes some seconds."""

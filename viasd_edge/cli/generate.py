@@ -237,6 +237,8 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 def _notice(engine: Engine, options: dict[str, Any], *, quiet: bool) -> None:
     if quiet or (engine.mode == "plain" and options["mode"] == "plain"):
         return
+    if not engine.parts.costs_known:
+        click.echo("measuring what passes cost on this machine, once: some seconds", err=True)
     if engine.mode == "plain":
         click.echo("the model's cache cannot drop tokens: plain decoding", err=True)
     elif engine.draft is None and not options["self_speculation"]:

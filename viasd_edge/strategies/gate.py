@@ -47,19 +47,23 @@ class Distribution(Protocol):
 
 
 class RowDistribution:
-    """The distribution of one row of logits [n_vocab], or of a guess without logits, which is sure of its token."""
+    """The distribution of one row of logits [n_vocab].
 
-    def __init__(self, logits: Row | None, token: int) -> None:
+    Of a guess without logits only `confidence` in its token is known; the rest is taken to lie elsewhere.
+    """
+
+    def __init__(self, logits: Row | None, token: int, confidence: float = 1.0) -> None:
         self._logits = logits
         self._token = token
+        self._confidence = confidence
 
     @cached_property
     def max(self) -> float:
-        return 1.0 if self._logits is None else 1.0 / self._sum
+        return self._confidence if self._logits is None else 1.0 / self._sum
 
     @cached_property
     def _sum(self) -> float:
-        assert self._logits is not None  # noqa: S101  # a point mass needs no sum
+        assert self._logits is not None  # noqa: S101  # asked of rows only
         return float(np.exp(self._logits - self._logits.max()).sum())
 
     def ratio(self, token: int) -> float:
@@ -74,14 +78,14 @@ class RowDistribution:
     def distance(self, other: RowDistribution) -> float:
         """The other must have logits."""
         if self._logits is None:
-            return 1.0 - other.probability(self._token)
+            return 1.0 - min(self._confidence, other.probability(self._token))
         n = min(len(self._logits), len(other.dense))  # vocabularies may be padded differently
         return float(0.5 * np.abs(self.dense[:n] - other.dense[:n]).sum())
 
     @cached_property
     def dense(self) -> NDArray[np.float32]:
         """All probabilities, float32 [n_vocab]."""
-        assert self._logits is not None  # noqa: S101  # asked of models only
+        assert self._logits is not None  # noqa: S101  # asked of rows only
         weights = np.exp(self._logits - self._logits.max())
         return np.asarray(weights / self._sum, np.float32)
 
@@ -268,7 +272,7 @@ def judge(gate: Gate, logits: NDArray[np.float32], guesses: Sequence[Guess]) -> 
     """
     decisions = []
     for row, guess in zip(logits, guesses, strict=True):
-        draft, slim = RowDistribution(guess.logits, guess.id), RowDistribution(row, guess.id)
+        draft, slim = RowDistribution(guess.logits, guess.id, guess.confidence), RowDistribution(row, guess.id)
         decisions.append(gate.decide(draft, slim, guess.id))
         if decisions[-1] is not Decision.ACCEPT:
             break
