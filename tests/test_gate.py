@@ -92,7 +92,7 @@ def test_every_rule(gate, draft, slim, expected):
 def test_every_gate_takes_a_guess_without_a_distribution_and_has_a_text_form(name):
     gate = parse_gate(name)
     assert parse_gate(gate_text(gate)) == gate
-    assert judge(gate, logits(0.01, 0.99)[None], [Guess(1, 0.9)]) == [ACCEPT]
+    assert judge(gate, logits(0.01, 0.99)[None], [Guess(1, 0.995)]) == [ACCEPT]
 
 
 def test_distances():
@@ -106,7 +106,7 @@ def test_distances():
 def test_a_guess_without_a_distribution_is_as_sure_as_it_says(name):
     """N-gram guesses must not pass as certain where a gate trusts the drafter."""
     gate = parse_gate(f"{name}:alpha=0.1")
-    assert judge(gate, logits(0.01, 0.99)[None], [Guess(1, 0.95)]) == [ACCEPT]
+    assert judge(gate, logits(0.01, 0.99)[None], [Guess(1, 0.995)]) == [ACCEPT]
     assert judge(gate, logits(0.99, 0.01)[None], [Guess(1, 0.75)]) == [ESCALATE]
 
 
