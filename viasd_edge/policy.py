@@ -130,7 +130,6 @@ class _Arm:
     chance: float = 0.8  # of a next guess of which nothing is known yet; a hopeful start
     weight: float = 4.0  # of that start, in guesses
     cells: list[list[float]] = field(default_factory=lambda: [[0.0, 0.0] for _ in range(len(_CELLS) + 1)])
-    rounds: int = 0
 
     @property
     def is_free(self) -> bool:
@@ -168,6 +167,21 @@ class _Passes:
             ratio = min(max(ratio, self._scale / 2), self._scale * 2)
         self._observed += 1
         self._scale += max(_SMOOTH, 1 / self._observed) * (ratio - self._scale)
+
+
+class _Rate:
+    """Tokens per second of the latest rounds."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        self._tokens = self._tokens * _RATE_MEMORY + tokens
+        self._seconds = self._seconds * _RATE_MEMORY + seconds
+
+    def at_least(self, floor: float) -> float:
+        return max(floor, self._tokens / self._seconds) if self._seconds > 0 else floor
 
 
 class _FullVerifier:
@@ -214,6 +228,9 @@ class Auto:
     over R x seconds is chosen; plain decoding is the one without a draft. Drafts so stop by the running product of
     confidences, at a threshold that follows from costs and acceptance rather than from a wanted acceptance.
 
+    A drafter that costs nothing is there or not, as the text has it: the rate that others reach without it is what they
+    are measured by, and its own fast rounds do not make slower ones look worthless.
+
     However sure a drafter is, no draft is longer than what may be lost: were all of it rejected, the whole generation
     would still take less than 2 % longer than plain decoding of 64 tokens or of all so far. What was won may be risked.
     """
@@ -227,8 +244,8 @@ class Auto:
         self._slim_verifier = _SlimVerifier(self._slim, self._full) if self._slim else None
         verifiers = [_FullVerifier(self._full), self._slim_verifier]
         self._verifiers = [verifier for verifier in verifiers if verifier]
-        self._tokens = 0.0  # of late, and their seconds: the rate
-        self._seconds = 0.0
+        self._rate = _Rate()  # of rounds that were not drafted for free
+        self._free_rate = _Rate()
         self._lost = 0.0  # seconds behind plain decoding, all in all
         self._plain_total = 0.0  # seconds that plain decoding would have taken, all in all
         self._plain_rounds = 0  # in a row
@@ -242,9 +259,8 @@ class Auto:
 
     @property
     def rate(self) -> float:
-        """Tokens per second of late; plain decoding's if that is more, or nothing is known."""
-        plain = 1.0 / self._full.seconds(1)
-        return max(plain, self._tokens / self._seconds) if self._seconds > 0 else plain
+        """Tokens per second of late, free drafts apart; plain decoding's if that is more, or nothing is known."""
+        return self._rate.at_least(1.0 / self._full.seconds(1))
 
     def draft(self, tokens: Sequence[int], room: int) -> Draft:
         room = min(room, self._draft_max)
@@ -318,18 +334,20 @@ class Auto:
         )
 
     def _trimmed(self, arm: _Arm, guesses: Sequence[Guess]) -> tuple[Draft, float]:
-        """The part of a draft, and the verifier for it, that promise most; and their surplus."""
+        """The part of a draft, and the verifier for it, that promise most; and their surplus at `rate`."""
         chances: list[float] = []
         for guess in guesses:
             chances.append((chances[-1] if chances else 1.0) * arm.stands(guess.confidence))
-        best, most = Draft(), self._plain_surplus
+        rate = self._free_rate.at_least(self.rate) if arm.is_free else self.rate
+        best, surplus = Draft(), self._plain_surplus
+        most = 1.0 - rate * self._full.seconds(1)
         for verifier in self._verifiers:
             for n in range(1, len(guesses) + 1):
-                surplus = verifier.tokens(chances[:n]) - self.rate * verifier.seconds(chances[:n])
-                if surplus > most:
-                    draft = Draft(arm.drafter.name, list(guesses[:n]), verifier.slim, len(guesses))
-                    best, most = draft, surplus
-        return best, most
+                tokens, seconds = verifier.tokens(chances[:n]), verifier.seconds(chances[:n])
+                if tokens - rate * seconds > most:
+                    most, surplus = tokens - rate * seconds, tokens - self.rate * seconds
+                    best = Draft(arm.drafter.name, list(guesses[:n]), verifier.slim, len(guesses))
+        return best, surplus
 
     def learn(self, round_: Round) -> None:
         name = round_.draft.drafter if round_.draft.guesses else None
@@ -343,8 +361,8 @@ class Auto:
                 self._slim_verifier.escalates += _SMOOTH * (round_.escalated - self._slim_verifier.escalates)
         elif round_.full_width:
             self._full.observe(round_.full_width, round_.full_seconds)
-        self._tokens = self._tokens * _RATE_MEMORY + len(round_.emitted)
-        self._seconds = self._seconds * _RATE_MEMORY + round_.seconds
+        free = any(arm.is_free and arm.drafter.name == name for arm in self._arms)
+        (self._free_rate if free else self._rate).add(len(round_.emitted), round_.seconds)
         plain = len(round_.emitted) * self._full.seconds(1)
         self._plain_total += plain
         self._lost += round_.seconds - plain
