@@ -9,7 +9,7 @@ import tiny_gguf
 from click.testing import CliRunner
 
 from viasd_edge.cli import cli
-from viasd_edge.costs import CostReport, measure_costs, weights_per_pass
+from viasd_edge.costs import CostReport, Weights, measure_costs
 from viasd_edge.errors import MaskError, NativeLibraryError
 from viasd_edge.mask import LayerMask
 
@@ -32,10 +32,15 @@ def test_ours_beside_stock(tiny, stock_library):
 
 def test_weights_per_pass(tiny):
     """The embedding is looked up, not multiplied; float32 weights are four bytes each."""
-    n_bytes, n_macs = weights_per_pass(tiny)
+    weights = Weights.read(tiny)
+    n_bytes, n_macs = weights.per_pass()
     layer = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64
     assert n_macs == 4 * layer + len(tiny_gguf.TOKENS) * 64
     assert n_bytes == 4 * n_macs
+    masked = weights.per_pass(LayerMask.parse("layers:1 ffn:3"))
+    assert masked[1] == n_macs - layer - 3 * 96 * 64
+    assert not weights.is_random
+    assert Weights({}, "qwen2.5-7b q4_k_m with random weights").is_random
 
 
 def test_a_stock_folder_without_a_library_is_named(tiny, tmp_path):

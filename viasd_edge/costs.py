@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from viasd_edge.closing import Closing
-from viasd_edge.errors import EdgeError
+from viasd_edge.errors import EdgeError, ModelError
 from viasd_edge.limits import MAX_ROWS
 from viasd_edge.mask import LayerMask
-from viasd_edge.model import Model
+from viasd_edge.model import Model, check_file
 from viasd_edge.runner import Runner
 from viasd_edge.stock import StockMeter
 
 WIDTHS = (*range(1, 17), 24, 32)
 CONTEXT = 128
 """Tokens in the context of every measured pass."""
+RANDOM_WEIGHTS = "with random weights"
+"""How the name of a file ends that scripts/make_shape.py wrote."""
 
 
 class Meter(Protocol):
@@ -128,7 +130,7 @@ def measure_costs(
                         times[i].append(elapsed)
         native = ours.model._native  # noqa: SLF001  # the same library
         threads = ours.runner.n_threads
-        n_bytes, n_macs = weights_per_pass(path)
+        n_bytes, n_macs = Weights.read(path).per_pass()
         medians = [[round(statistics.median(times) * 1e3, 3) for times in meter] for meter in seconds]
         return CostReport(
             model=path.name,
@@ -147,15 +149,46 @@ def measure_costs(
         )
 
 
-def weights_per_pass(path: Path) -> tuple[int, int]:
-    """(bytes read by a pass with all logits, multiply-accumulates per token) of a dense model's matrices."""
-    import gguf
+@dataclass(frozen=True)
+class Weights:
+    """What a pass of a dense model reads and multiplies, by its file's matrices: tensor name -> (bytes, numbers)."""
 
-    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-    if "output.weight" in tensors:  # else the embedding is the output head, too
-        tensors.pop("token_embd.weight", None)
-    matrices = [tensor for tensor in tensors.values() if len(tensor.shape) > 1]
-    return sum(int(tensor.n_bytes) for tensor in matrices), sum(int(tensor.n_elements) for tensor in matrices)
+    matrices: dict[str, tuple[int, int]]
+    name: str = ""  # general.name of the file
+
+    @classmethod
+    def read(cls, path: Path) -> Weights:
+        """Of a GGUF file, some seconds for a large vocabulary. Raises ModelError."""
+        import gguf
+
+        check_file(path)
+        try:
+            reader = gguf.GGUFReader(path)
+        except (ValueError, IndexError) as error:
+            raise ModelError(f"{path}: its header cannot be read; download it again") from error
+        tensors = {tensor.name: tensor for tensor in reader.tensors if len(tensor.shape) > 1}
+        if "output.weight" in tensors:  # else the embedding is the output head, too
+            tensors.pop("token_embd.weight", None)
+        name = reader.fields.get("general.name")
+        return cls(
+            {key: (int(tensor.n_bytes), int(tensor.n_elements)) for key, tensor in tensors.items()},
+            str(name.contents()) if name else "",
+        )
+
+    @property
+    def is_random(self) -> bool:
+        """Whether scripts/make_shape.py wrote the file: then only what a pass costs means anything."""
+        return self.name.endswith(RANDOM_WEIGHTS)
+
+    def per_pass(self, mask: LayerMask | None = None) -> tuple[int, int]:
+        """(bytes read by a pass with all logits, multiply-accumulates per token), but for the blocks of a mask.
+
+        The K and V matrices of a skipped attention block count as skipped, which they are not with `keep_kv`.
+        """
+        skipped = tuple(f"blk.{layer}.attn_" for layer in mask.attention) if mask else ()
+        skipped += tuple(f"blk.{layer}.ffn_" for layer in mask.ffn) if mask else ()
+        kept = [sizes for name, sizes in self.matrices.items() if not name.startswith(skipped)]
+        return sum(n_bytes for n_bytes, _ in kept), sum(n for _, n in kept)
 
 
 def plot_costs(report: CostReport, path: Path) -> None:

@@ -37,3 +37,9 @@ class PromptError(EdgeError):
 
 class BusyError(EdgeError):
     """A generation that another one has taken the model's cache from."""
+
+
+class TraceError(EdgeError):
+    """A trace or a device profile that is malformed, or that cannot be replayed with the other."""
+
+    exit_code = 2

@@ -146,7 +146,7 @@ def pull(model: RegisteredModel, progress: Progress | None = None) -> Path:
             _append_part(model, index, joined, progress)
             joined.flush()
             os.fsync(joined.fileno())
-            _write_atomically(state, json.dumps({"parts": index + 1, "bytes": joined.tell()}))
+            write_atomically(state, json.dumps({"parts": index + 1, "bytes": joined.tell()}))
     digest = _sha256(partial)
     state.unlink(missing_ok=True)
     if digest != model.sha256:
@@ -215,7 +215,8 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file; `path` is the old file or the whole new one at any time."""
     fresh = path.with_name(path.name + ".tmp")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)

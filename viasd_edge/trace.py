@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from viasd_edge.errors import EdgeError
+from viasd_edge.errors import EdgeError, TraceError
 from viasd_edge.modes import Parts
 from viasd_edge.strategies import Round, gate_text
 
@@ -69,3 +70,69 @@ def round_record(round_: Round) -> dict[str, Any]:
         "slim_ms": round(round_.slim_seconds * 1e3, 3),
         "full_ms": round(round_.full_seconds * 1e3, 3),
     }
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """What of a round a replay needs; see Round."""
+
+    n_past: int
+    drafter: str | None
+    drafted: int
+    asked: int
+    accepted: int
+    emitted: int
+    slim_width: int
+    full_width: int
+    ms: float  # that it took where it was traced
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace read back: file names of what ran, and its rounds."""
+
+    name: str
+    mode: str
+    model: str
+    draft_model: str | None
+    mask: str | None
+    rounds: tuple[TracedRound, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens its rounds emitted; the text may have ended before the last of them."""
+        return sum(round_.emitted for round_ in self.rounds)
+
+    @classmethod
+    def read(cls, path: Path) -> Trace:
+        """From a file that `tracing` wrote. Raises TraceError."""
+        number = 1
+        try:
+            header, *lines = path.read_text(encoding="utf-8").splitlines()
+            ran = json.loads(header)
+            if ran["trace"] != 1:
+                raise TraceError(f"{path}: trace format {ran['trace']}, this version reads 1")
+            rounds = []
+            for number, line in enumerate(lines, 2):  # noqa: B007  # the error below names it
+                rounds.append(_traced(json.loads(line)))
+            return cls(path.stem, ran["mode"], ran["model"], ran["draft_model"], ran["mask"], tuple(rounds))
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise TraceError(
+                f"{path}: line {number}: is not of a trace; write one with `viasd-edge generate --trace FILE`"
+            ) from error
+
+
+def _traced(table: Mapping[str, Any]) -> TracedRound:
+    return TracedRound(
+        n_past=int(table["n_past"]),
+        drafter=table["drafter"],
+        drafted=len(table["drafted"]),
+        asked=int(table["asked"]),
+        accepted=int(table["accepted"]),
+        emitted=len(table["emitted"]),
+        slim_width=int(table["slim_width"]),
+        full_width=int(table["full_width"]),
+        ms=float(table["draft_ms"]) + float(table["slim_ms"]) + float(table["full_ms"]),
+    )

@@ -10,6 +10,7 @@ import click
 from click_default_group import DefaultGroup
 
 from viasd_edge.cli.common import counting, json_option, print_json, pull_progress, reports_errors
+from viasd_edge.cli.simulate import bench_profile, bench_simulate
 from viasd_edge.limits import MAX_ROWS, PEER, POLICIES, STOCK, STRATEGIES
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 @click.group(cls=DefaultGroup, default="run", default_if_no_args=True)
 def bench() -> None:
-    """Measure on this machine: strategies over prompts (the default), or what a pass costs."""
+    """Measure on this machine: strategies over prompts (the default), or what a pass costs; predict other machines."""
+
+
+bench.add_command(bench_profile)
+bench.add_command(bench_simulate)
 
 
 def _widths(_context: click.Context, _option: click.Parameter, text: str) -> list[int]:
