@@ -64,7 +64,8 @@ class Row:
     full_passes: int | None = None
     tested: int | None = None
     accepted: int | None = None
-    acceptance_by_position: list[float | None] = field(default_factory=list)
+    tested_by_position: list[int] = field(default_factory=list)  # of a token in its draft
+    accepted_by_position: list[int] = field(default_factory=list)
     changed: int | None = None
     escalated: int | None = None
     gated: int | None = None
@@ -206,7 +207,8 @@ def _counts(generation: Generation) -> dict[str, Any]:
         "full_passes": generation.full_passes,
         "tested": timings["draft_n"],
         "accepted": timings["draft_n_accepted"],
-        "acceptance_by_position": generation.acceptance_by_position,
+        "tested_by_position": [tally.tested for tally in generation.by_position],
+        "accepted_by_position": [tally.accepted for tally in generation.by_position],
         **generation.rejection,
         "gave_up": generation.gave_up,
     }

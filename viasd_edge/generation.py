@@ -39,10 +39,11 @@ class Generation:
     policy: list[dict[str, Any]] | None  # what it expects at the end, see policy.Auto.explain
     gave_up: bool  # whether drafting did not pay for a while
     prompt_ids: list[int]
+    by_position: list[Tally]  # the counts behind acceptance_by_position
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
-        return {key: value for key, value in asdict(self).items() if key != "prompt_ids"}
+        return {key: value for key, value in asdict(self).items() if key not in {"prompt_ids", "by_position"}}
 
 
 class Stream:
@@ -122,6 +123,7 @@ class Stream:
             policy=auto.explain() if auto else None,
             gave_up=bool(auto and auto.gave_up),
             prompt_ids=self._prompt,
+            by_position=stats.by_position,
         )
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from viasd_edge.engine import Generation
 
 _FILE_WIDTH = 160  # columns, where no terminal says how many there are: room for every table
+_PLACES = 8  # in a draft, of which acceptance is shown
 TIER_STYLE = {"draft": "green", "slim": "yellow", "full": "default", None: "default"}
 
 
@@ -78,6 +79,20 @@ def bench_tables(summary: Sequence[dict[str, Any]]) -> list[Table]:
         ]
         tables.append(table(f"{group}, {max(entry['prompts'] for entry in entries)} prompts", columns, rows))
     return tables
+
+
+def bench_details(summary: Sequence[dict[str, Any]]) -> Table:
+    """Peak memory and acceptance by place in the draft, of each strategy over all prompts of a bench run."""
+    over_all = [entry for entry in summary if entry["class"] == summary[-1]["class"]]
+    rows = [
+        [
+            entry["strategy"],
+            "-" if entry["peak_rss_bytes"] is None else entry["peak_rss_bytes"] >> 20,
+            " ".join("-" if share is None else f"{share:.0%}" for share in entry["acceptance_by_position"][:_PLACES]),
+        ]
+        for entry in over_all
+    ]
+    return table("memory of the process, drafts", ["", "peak MiB", f"accepted at places 1-{_PLACES}"], rows)
 
 
 def percent(share: float | None) -> str:

@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ from viasd_edge.bench import Row, Settings
 from viasd_edge.errors import EdgeError
 from viasd_edge.limits import STOCK
 from viasd_edge.machine import describe, versions
+from viasd_edge.registry import write_atomically
 
 ALL = "all"
 """The class of every prompt."""
@@ -53,7 +55,7 @@ class Rows:
                 raise EdgeError(f"{path}: holds a run of other settings; name another file or delete it")
             self.rows = [Row(**json.loads(line)) for line in lines[1:] if line.endswith("}")]  # the last may be cut
             fresh = [header, *map(asdict, self.rows)]
-            path.write_text("".join(json.dumps(entry) + "\n" for entry in fresh), encoding="utf-8")
+            write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in fresh))
         except OSError as error:
             raise EdgeError(f"{path}: {error.strerror}; name another file for the rows") from error
         except (ValueError, TypeError) as error:
@@ -73,12 +75,14 @@ class Rows:
 
 
 def summarise(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Per class and strategy, and over all classes: see COLUMNS.
+    """Per class and strategy, and over all classes: see COLUMNS, and two more.
 
     Of a prompt's repeats the median speed counts. A class's speed and its ratios are medians over its prompts;
     `lowest_ratio_to_stock` is the worst prompt's. `identical` is the number of prompts whose tokens are those of our
     plain decoding (of stock's, if plain did not run) in every repeat, None where the strategy does not tell. `loss` is
     the share of tokens that the full model, in the same state, would have chosen otherwise: 0 for lossless ones.
+    `acceptance_by_position` is the share of tested tokens that stood, by their place in the draft.
+    `peak_rss_bytes` is of the process that ran the strategy, ours share one: what was loaded or run before counts.
     """
     groups = list(dict.fromkeys(row.group for row in rows))
     strategies = list(dict.fromkeys(row.strategy for row in rows))
@@ -111,7 +115,20 @@ def _sums(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, Any]:
         "identical": len({row.prompt for row in told} - differing) if told else None,
         "loss": _share(_sum(cells, "lost") or 0, sum(row.tokens for row in cells)),
         "prompts": len(speeds),
+        "acceptance_by_position": [
+            _share(accepted, tested)
+            for accepted, tested in zip(
+                _sums_by_position(row.accepted_by_position for row in cells),
+                _sums_by_position(row.tested_by_position for row in cells),
+                strict=True,
+            )
+        ],
+        "peak_rss_bytes": max((row.peak_rss_bytes for row in cells if row.peak_rss_bytes), default=None),
     }
+
+
+def _sums_by_position(counts: Iterable[Sequence[int]]) -> list[int]:
+    return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
 
 
 def _speeds(rows: Sequence[Row]) -> dict[str, float]:
@@ -141,15 +158,10 @@ def _median(values: Sequence[float]) -> float | None:
 
 def to_dict(rows: Sequence[Row], settings: Settings) -> dict[str, Any]:
     """What `--json` prints."""
-    peaks: dict[str, int] = {}
-    for row in rows:
-        if row.peak_rss_bytes is not None:
-            peaks[row.strategy] = max(peaks.get(row.strategy, 0), row.peak_rss_bytes)
     return {
         "summary": summarise(rows),
         "rows": [asdict(row) for row in rows],
         "settings": asdict(settings),
-        "peak_rss_bytes": peaks,
         "machine": describe(),
         "versions": versions(),
     }
@@ -158,17 +170,17 @@ def to_dict(rows: Sequence[Row], settings: Settings) -> dict[str, Any]:
 def write_csv(rows: Sequence[Row], path: Path) -> None:
     """The summary as CSV."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(summarise(rows))
-    path.write_text(text.getvalue(), encoding="utf-8")
+    write_atomically(path, text.getvalue())
 
 
 def write_markdown(rows: Sequence[Row], path: Path) -> None:
     """The summary as a Markdown table."""
     cells = [["-" if entry[column] is None else str(entry[column]) for column in COLUMNS] for entry in summarise(rows)]
     lines = [" | ".join(line) for line in (COLUMNS, ["---"] * len(COLUMNS), *cells)]
-    path.write_text("".join(f"| {line} |\n" for line in lines), encoding="utf-8")
+    write_atomically(path, "".join(f"| {line} |\n" for line in lines))
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:

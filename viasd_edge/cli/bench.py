@@ -45,7 +45,24 @@ _stock_option = click.option(
     envvar="VIASD_STOCK_LIB",
     help="Folder of the stock library that scripts/build_stock.py builds. Default: $VIASD_STOCK_LIB, else ours alone.",
 )
-_output = click.Path(path_type=Path, dir_okay=False)
+_PICTURES = (".pdf", ".png", ".svg")
+
+
+def _in_a_folder(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+    """A file that can be written when the measuring is done."""
+    if path and not path.parent.is_dir():
+        raise click.BadParameter(f"{path.parent}: no such folder")
+    return path
+
+
+def _picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    if path and path.suffix not in _PICTURES:
+        raise click.BadParameter(f"{path.name} must end in one of {', '.join(_PICTURES)}")
+    return _in_a_folder(context, option, path)
+
+
+_file: dict[str, Any] = {"type": click.Path(path_type=Path, dir_okay=False), "callback": _in_a_folder}
+_plot: dict[str, Any] = {**_file, "callback": _picture}
 
 
 @bench.command(name="run")
@@ -76,10 +93,10 @@ _output = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tolerance", type=click.FloatRange(0, 1), help="tiered: the calibrated error. Default: the plain gate.")
 @click.option("--policy", type=click.Choice(POLICIES), default="auto", show_default=True, help="See generate.")
 @_stock_option
-@click.option("--rows", "rows_file", type=_output, help="Keep every row in this file; the same run goes on from there.")
-@click.option("--csv", "csv_file", type=_output, help="Write the summary as CSV.")
-@click.option("--md", "md_file", type=_output, help="Write the summary as a Markdown table.")
-@click.option("--plot", "plot_file", type=_output, help="Draw speed relative to stock by class (.png, .svg).")
+@click.option("--rows", "rows_file", **_file, help="Keep every row in this file; the same run goes on from there.")
+@click.option("--csv", "csv_file", **_file, help="Write the summary as CSV.")
+@click.option("--md", "md_file", **_file, help="Write the summary as a Markdown table.")
+@click.option("--plot", "plot_file", **_plot, help="Draw speed relative to stock by class (.png, .svg).")
 @json_option
 @reports_errors
 def bench_run(
@@ -102,7 +119,7 @@ def bench_run(
     from viasd_edge import results
     from viasd_edge.bench import Bench, Settings
     from viasd_edge.names import load_mask, named
-    from viasd_edge.render import bench_tables, console
+    from viasd_edge.render import bench_details, bench_tables, console
 
     prompts = _prompts(files, classes, per_class)
     strategies = options["strategies"] or ((STOCK,) if stock else ()) + ("plain", "exact")
@@ -140,7 +157,8 @@ def bench_run(
         print_json(results.to_dict(kept.rows, settings))
         return
     out = console()
-    for grid in bench_tables(results.summarise(kept.rows)):
+    summary = results.summarise(kept.rows)
+    for grid in (*bench_tables(summary), bench_details(summary)):
         out.print(grid)
     if stock is None:
         click.echo("no stock library: set VIASD_STOCK_LIB to what scripts/build_stock.py prints", err=True)
@@ -172,7 +190,7 @@ def _prompts(files: tuple[Path, ...], classes: tuple[str, ...], per_class: int |
 @click.option("-r", "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds after a warm-up.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
 @_stock_option
-@click.option("--plot", type=_output, help="Draw t(n) into this file (.png, .svg).")
+@click.option("--plot", **_plot, help="Draw t(n) into this file (.png, .svg).")
 @json_option
 @reports_errors
 def bench_cost(
