@@ -18,9 +18,8 @@ MODELS = ("smollm2-135m", "gemma-3-270m", "qwen2.5-coder")
 def main() -> None:
     bootstrap.ensure(MODELS, extras="[test]")
     python = [sys.executable, "-m"]
-    stock = subprocess.run(
-        [sys.executable, bootstrap.ROOT / "scripts" / "build_stock.py"], stdout=subprocess.PIPE, check=True
-    )
+    build_stock = [sys.executable, bootstrap.ROOT / "scripts" / "build_stock.py", "--peer"]
+    stock = subprocess.run(build_stock, stdout=subprocess.PIPE, check=True)
     os.environ["VIASD_STOCK_LIB"] = stock.stdout.decode().strip()
     checks = [
         [*python, "ruff", "check"],

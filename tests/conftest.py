@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from viasd_edge import registry
+from viasd_edge.stock import PEER
 
 MODELS = registry.models_dir()  # before tests move the user's folder
 
@@ -56,6 +57,23 @@ def stock_library() -> Path:
     if not folder:
         pytest.fail("VIASD_STOCK_LIB is not set: run scripts/test.py, or scripts/build_stock.py and set what it prints")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def peer_library(stock_library: Path) -> Path:
+    """Folder of the unpatched library with llama.cpp's speculative example in it."""
+    if not (stock_library / PEER).is_file():
+        pytest.fail(f"no {PEER} in {stock_library}: run scripts/test.py, or scripts/build_stock.py --peer")
+    return stock_library
+
+
+@pytest.fixture
+def our_kernels() -> None:
+    """Upstream's promise less."""
+    from viasd_edge._native import native
+
+    if native().kernel_name() == "none":
+        pytest.skip("this machine runs upstream's kernels")
 
 
 @pytest.fixture

@@ -32,26 +32,19 @@ def test_stock_plain_is_our_plain_but_for_near_ties(pulled, stock_library):
             assert theirs.peak_rss_bytes > path.stat().st_size / 2
 
 
-@pytest.fixture
-def peer_folder(stock_library):
-    if not (stock_library / PEER).is_file():
-        pytest.skip("the peer is not built: scripts/build_stock.py --peer")
-    return stock_library
-
-
-def test_the_speculative_example_sees_the_same_prompt(pulled, peer_folder):
+def test_the_speculative_example_sees_the_same_prompt(pulled, peer_library):
     path = pulled["smollm2-135m"]
     with Engine.open(str(path), mode="plain", n_ctx=512) as engine:
         text = engine.prompt_text("Say \\n and \t.")
         n_prompt = len(engine.prompt_tokens("Say \\n and \t."))
-    report = StockSpeculative(path, path, peer_folder, n_ctx=512, n_threads=None).generate(text, max_tokens=16)
+    report = StockSpeculative(path, path, peer_library, n_ctx=512, n_threads=None).generate(text, max_tokens=16)
     assert report.prompt_n == n_prompt
     assert report.predicted_n >= 8
     assert report.acceptance > 0.5  # it drafts for itself
     assert report.predicted_per_second > 0
 
 
-def test_a_drafter_of_another_tokenizer(pulled, peer_folder):
+def test_a_drafter_of_another_tokenizer(pulled, peer_library):
     target, draft = pulled["smollm2-135m"], pulled["gemma-3-270m"]
     with pytest.raises(NativeLibraryError, match=rf"^{PEER} left with -?\d+: \S"):
-        StockSpeculative(target, draft, peer_folder, n_ctx=512, n_threads=None).generate("Hi", max_tokens=4)
+        StockSpeculative(target, draft, peer_library, n_ctx=512, n_threads=None).generate("Hi", max_tokens=4)

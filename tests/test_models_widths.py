@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from viasd_edge._native import native
 from viasd_edge.model import Model
 from viasd_edge.runner import Runner
 
@@ -15,9 +14,8 @@ WIDTHS = (2, 3, 4, 5, 7, 8, 11, 16)
 TEXT = "def gcd(a, b):\n    while b:\n        a, b = b, a % b\n    return a\n\nHowever hard it rained, he went. " * 3
 
 
-@pytest.mark.skipif(native().kernel_name() == "none", reason="this machine runs upstream's kernels")
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b", "gemma-3-270m"])
-def test_logits_are_bit_identical_for_every_width_and_thread_count(pulled, name):
+def test_logits_are_bit_identical_for_every_width_and_thread_count(pulled, our_kernels, name):
     with Model(pulled[name]) as model:
         tokens = model.tokenize(TEXT, special=False)[: PREFIX + 16]
         assert len(tokens) == PREFIX + 16
