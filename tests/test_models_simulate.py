@@ -28,6 +28,7 @@ def test_derived_widths_are_the_tokens_that_were_evaluated(pulled, run, tmp_path
     with Engine.open(path, draft_model=path, draft_quant="q4_0", n_ctx=512, **run) as engine:
         for text in PROMPTS[:2]:
             file = tmp_path / "trace.jsonl"
+            engine.draft.reset_work()
             with tracing(file, engine.parts) as on_round:
                 engine.generate(text, max_tokens=60, on_round=on_round)
             trace = Trace.read(file)

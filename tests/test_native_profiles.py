@@ -38,7 +38,7 @@ def test_a_machine_measured_and_its_trace_replayed(tiny, tmp_path):
         "slim": "attn:1 ffn:1",
     }
     assert not list(tmp_path.glob("*.tmp"))
-    options = ("--mode", "exact", "--drafter", "model", "--policy", "fixed", "--draft-quant", "none")
+    options = ("--mode", "exact", "--drafter", "model", "--policy", "fixed")
     invoke("generate", "hello", "-m", tiny, "-md", tiny, "-n", 20, "-c", 96, "--trace", trace, *options)
     measured, modelled = (
         json.loads(invoke("bench", "simulate", "--trace", trace, "--json", "--profile", *there))["predictions"][0]

@@ -78,6 +78,10 @@ def test_guesses_that_were_not_worth_verifying_were_made_nonetheless(trace):
     assert widths(made, "full") == [[3], [1], [2]]
 
 
+def test_a_draft_for_which_there_was_no_room_cost_nothing(trace):
+    assert widths(trace(a_round(9, "model"), a_round(10, "chain"))) == [[], []]
+
+
 def test_tiered_rounds_may_end_without_a_token_of_a_verifier(trace):
     made = trace(
         a_round(9, "model", 3, 3, own=0, slim=3, full=0), a_round(12, "model", 2, 1, slim=2, full=3), mode="tiered"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,22 +90,37 @@ def measure_curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
 
     The least of the times counts: what else runs on the machine only ever adds, and ratios are what matters here.
     """
-    n_before = min(_CONTEXT, max(runner.n_ctx - WIDTHS[-1], 1))
-    widths = [n for n in WIDTHS if n_before + n <= runner.n_ctx] or [1]
-    tokens = [i % runner.model.n_vocab for i in range(n_before + widths[-1])]  # any text costs the same
-    runner.rewind(0)
-    runner.decode(tokens[:n_before], rows=0)
-    times: list[list[float]] = [[] for _ in widths]
-    for repeat in range(_REPEATS + 1):
-        for n, seconds in zip(widths, times, strict=True):
-            runner.rewind(n_before)
-            started = time.perf_counter()
-            runner.decode(tokens[n_before : n_before + n], mask=mask)
-            if repeat > 0:
-                seconds.append(time.perf_counter() - started)
-    runner.rewind(0)
-    runner.reset_work()
-    return Curve(tuple(widths), tuple(min(seconds) for seconds in times))
+    return measure_curves([(runner, mask)], _REPEATS, min)[0]
+
+
+def measure_curves(
+    tiers: Sequence[tuple[Runner, LayerMask | None]], repeats: int, of: Callable[[Sequence[float]], float]
+) -> list[Curve]:
+    """Curves of several models or masks that take turns, so that a machine that slows down slows all of them.
+
+    `of` makes one time of the `repeats` that each pass took. Ends with empty runners.
+    """
+    n_ctx = min(runner.n_ctx for runner, _ in tiers)
+    n_before = min(_CONTEXT, max(n_ctx - WIDTHS[-1], 1))
+    widths = [n for n in WIDTHS if n_before + n <= n_ctx] or [1]
+    n_vocab = min(runner.model.n_vocab for runner, _ in tiers)
+    tokens = [i % n_vocab for i in range(n_before + widths[-1])]  # any text costs the same
+    for runner, _ in tiers:
+        runner.rewind(0)
+        runner.decode(tokens[:n_before], rows=0)
+    times: list[list[list[float]]] = [[[] for _ in widths] for _ in tiers]
+    for repeat in range(repeats + 1):
+        for i, n in enumerate(widths):
+            for (runner, mask), seconds in zip(tiers, times, strict=True):
+                runner.rewind(n_before)
+                started = time.perf_counter()
+                runner.decode(tokens[n_before : n_before + n], mask=mask)
+                if repeat > 0:  # the first is the warm-up
+                    seconds[i].append(time.perf_counter() - started)
+    for runner, _ in tiers:
+        runner.rewind(0)
+        runner.reset_work()
+    return [Curve(tuple(widths), tuple(of(found) for found in seconds)) for seconds in times]
 
 
 def cache_dir() -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from viasd_edge.costs import Weights
-from viasd_edge.curves import Curve, measure_curve
+from viasd_edge.curves import Curve, measure_curves
 from viasd_edge.errors import TraceError
 from viasd_edge.limits import MAX_ROWS
 from viasd_edge.machine import describe
@@ -19,6 +20,7 @@ from viasd_edge.registry import read_toml, shipped, write_atomically
 from viasd_edge.runner import Runner
 from viasd_edge.strategies import Tier
 
+_REPEATS = 7
 TIERS: tuple[Tier, ...] = ("full", "draft", "slim")
 _CURE = "give [roofline], or [full], [draft] and [slim] with model, n and ms, as those of models/profiles do"
 
@@ -121,10 +123,12 @@ def measure_profile(parts: Parts, path: Path) -> None:
     machine = describe()
     where = f"{machine['cpu']}, {target.n_threads} threads, {machine['system']} {machine['architecture']}"
     lines = [f"description = {json.dumps(f'measured: {where}')}"]
-    for tier, runner, under in runs:
+    # medians, not the least as for the policy: a prediction is of an ordinary moment
+    curves = measure_curves([(runner, under) for _, runner, under in runs], _REPEATS, statistics.median)
+    for (tier, runner, under), curve in zip(runs, curves, strict=True):
         lines += ["", f"[{tier}]", f"model = {json.dumps(runner.model.path.name)}"]
         lines += [f"mask = {json.dumps(str(under))}"] if under else []
-        lines += [f"{key} = {json.dumps(values)}" for key, values in measure_curve(runner, under).to_dict().items()]
+        lines += [f"{key} = {json.dumps(values)}" for key, values in curve.to_dict().items()]
     try:
         write_atomically(path, "\n".join(lines) + "\n")
     except OSError as error:

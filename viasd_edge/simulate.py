@@ -19,9 +19,8 @@ from viasd_edge.profiles import Profile
 from viasd_edge.registry import models_dir, resolve
 from viasd_edge.requantize import cache_dir
 from viasd_edge.strategies import Tier
-from viasd_edge.trace import Trace, TracedRound
+from viasd_edge.trace import Trace
 
-_SLIM_DRAFTER = "layerskip"
 _FREE_DRAFTERS = (None, "ngram")
 
 
@@ -138,18 +137,16 @@ def passes(trace: Trace) -> Iterator[dict[Tier, list[int]]]:
             "slim": [round_.slim_width] if round_.slim_width else [],
             "full": [round_.full_width] if round_.full_width else [],
         }
-        if round_.drafter == "model" and round_.asked:
+        if not round_.asked or round_.drafter in _FREE_DRAFTERS:
+            pass
+        elif round_.drafter == "model":
             widths["draft"] = [round_.n_past + 1 - min(seen, round_.n_past), *[1] * (round_.asked - 1)]
             seen = round_.n_past + 1 + min(round_.asked - 1, round_.accepted)
-        elif round_.drafter == _SLIM_DRAFTER:
+        elif round_.drafter == "layerskip":
             widths["slim"] += [1] * round_.asked
-        elif round_.drafter not in _FREE_DRAFTERS:
-            raise _unknown(trace, round_)
+        else:
+            raise TraceError(
+                f"{trace.name}: a trace does not tell the passes of drafter {round_.drafter!r}; "
+                "trace a run with --drafter model, ngram or layerskip"
+            )
         yield widths
-
-
-def _unknown(trace: Trace, round_: TracedRound) -> TraceError:
-    return TraceError(
-        f"{trace.name}: a trace does not tell the passes of drafter {round_.drafter!r}; "
-        "trace a run with --drafter model, ngram or layerskip"
-    )
