@@ -247,7 +247,10 @@ def _notice(engine: Engine, options: dict[str, Any], *, quiet: bool) -> None:
 
 @contextmanager
 def _one_interrupt() -> Iterator[None]:
-    """Let the first Ctrl-C through and ignore the rest: they must not cost the partial answer and its report."""
+    """Let the first Ctrl-C through and ignore the rest: they must not cost the partial answer and its report.
+
+    After a first one they stay ignored: the process is about to leave, with the exit code of an interrupt.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -260,7 +263,8 @@ def _one_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, before)
 
 
 def _print_stream(stream: Stream, *, show: bool, color: bool | None, tiers: bool) -> bool:
