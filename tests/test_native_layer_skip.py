@@ -115,11 +115,21 @@ def test_nothing_skipped_equals_the_unpatched_library(tiny, stock_library, tmp_p
     np.testing.assert_allclose(logits(path), stock, atol=0.05)  # upstream sums attention in halves, 2^-11 a step
 
 
-def logits_of(folder: Path, path: Path, tmp_path: Path) -> np.ndarray:
-    """Logits of one pass in a process of its own, by the library in `folder`, our kernels off."""
+def test_quantized_experts_run_upstreams_code(tiny, stock_library, tmp_path):
+    """To the bit beside our kernels: they decline MUL_MAT_ID. Attention, which is ours, adds zeros here."""
+    options = {"quantized": lambda name: "_exps" in name, "zero": lambda name: "attn_output" in name}
+    path = tiny("llama-moe", **options)
+    stock, ours = (logits_of(folder, path, tmp_path, "on") for folder in (stock_library, library_folder()))
+    assert ours.tobytes() == stock.tobytes()
+    floats = logits_of(stock_library, tiny("llama-moe", zero=options["zero"]), tmp_path)
+    assert stock.tobytes() != floats.tobytes()
+
+
+def logits_of(folder: Path, path: Path, tmp_path: Path, kernels: str = "off") -> np.ndarray:
+    """Logits of one pass in a process of its own, by the library in `folder`; our kernels off, or "on"."""
     out = tmp_path / "logits.npy"
     command = [sys.executable, str(Path(__file__).with_name("stock_logits.py")), str(path), str(out)]
-    environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(folder), "VIASD_KERNELS": "off"}
+    environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(folder), "VIASD_KERNELS": kernels}
     subprocess.run([*command, *map(str, TOKENS)], env=environment, check=True, capture_output=True)
     return np.load(out)
 

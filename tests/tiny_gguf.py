@@ -24,11 +24,13 @@ def write(
     zero: Callable[[str], bool] = lambda _name: False,
     tokens: list[str] | None = None,
     split_part: int | None = None,
+    quantized: Callable[[str], bool] = lambda _name: False,
 ) -> Path:
     """A model of `arch` ("llama", "llama-moe", "gemma3" with sliding windows, "mamba").
 
     Weights depend only on a tensor's name, so files made with other `layers` (kept, renumbered from 0) share them.
-    `zero` names tensors of zeros. `split_part` says this file is that part (from 0) of two.
+    `zero` names tensors of zeros, `quantized` those in Q4_0; all others are floats. `split_part` says this file is
+    that part (from 0) of two.
     """
     kind = arch.removesuffix("-moe")
     writer = gguf.GGUFWriter(str(path), kind)
@@ -52,7 +54,11 @@ def write(
     for new, old in enumerate(sorted(layers)):
         for name, shape in tensors(arch).items():
             weights = _weights(f"blk.{old}.{name}", shape, zero)
-            writer.add_tensor(f"blk.{new}.{name}", weights)
+            if quantized(name):
+                q4_0 = gguf.GGMLQuantizationType.Q4_0
+                writer.add_tensor(f"blk.{new}.{name}", gguf.quants.quantize(weights, q4_0), raw_dtype=q4_0)
+            else:
+                writer.add_tensor(f"blk.{new}.{name}", weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,9 +1,10 @@
 #pragma once
 
-// Attention of a few rows that share the keys and values of one head. Included after small-batch-x86.h, with the same
-// rules. The cache is walked in blocks at fixed positions, each converted to float once for all rows, and a row sees the
-// same operations whatever the other rows are: the result does not depend on the batch, unlike upstream's, which has
-// three paths with different sums.
+// Attention of a few rows that share the keys and values of one head. The cache is walked in blocks at fixed positions,
+// each converted to float once for all rows, and a row sees the same operations whatever the other rows are: the result
+// does not depend on the batch, unlike upstream's, which has three paths with different sums.
+
+#include "small-batch-x86.h"
 
 namespace {
 

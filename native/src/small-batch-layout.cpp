@@ -7,8 +7,8 @@
 #include <emmintrin.h>
 #endif
 
-// How a block of a plain row becomes words of an interleaved group: `n_words` 32-bit words from `offset` on, and, where
-// the block's size is no multiple of 4, the half-precision scale at `offset_d` apart from them.
+// How a block of a plain row becomes words of an interleaved group: `n_words` 32-bit words from `offset` on (Q6_K packs
+// them anew), and, where the block's size is no multiple of 4, the half-precision scale at `offset_d` apart from them.
 struct small_batch_layout {
     size_t block_size;
     size_t offset;
@@ -41,7 +41,8 @@ size_t small_batch_weights_size(ggml_type type, int64_t n_k, int64_t n_rows) {
 }
 
 size_t small_batch_act_block_size(ggml_type type) {
-    return ggml_blck_size(type) == SMALL_BATCH_BLOCK_K ? sizeof(small_batch_act_k) : sizeof(small_batch_act_0);
+    return type == GGML_TYPE_Q8_0                       ? sizeof(small_batch_act_8) :
+           ggml_blck_size(type) == SMALL_BATCH_BLOCK_K ? sizeof(small_batch_act_k) : sizeof(small_batch_act_0);
 }
 
 int64_t small_batch_act_blocks(ggml_type type, int64_t n_k) {
@@ -94,6 +95,34 @@ static void small_batch_interleave4(const uint8_t * const * rows, size_t offset,
 #endif
 }
 
+// The 6-bit weights of 16 k, 4 words, take 3: the fourth's bits go above the others' two by two. What follows them stays.
+static void small_batch_pack_q6_K(const uint8_t * block, uint32_t * words) {
+    for (int h = 0; h < 2; ++h) {
+        uint32_t q[4][8]; // 32 k each
+        for (int i = 0; i < 8; ++i) {
+            uint32_t a;
+            uint32_t b;
+            uint32_t high;
+            memcpy(&a,    block +       64*h + 4*i,      4);
+            memcpy(&b,    block +       64*h + 4*i + 32, 4);
+            memcpy(&high, block + 128 + 32*h + 4*i,      4);
+
+            q[0][i] = ( a       & 0x0F0F0F0F) | ((high << 4) & 0x30303030);
+            q[1][i] = ( b       & 0x0F0F0F0F) | ((high << 2) & 0x30303030);
+            q[2][i] = ((a >> 4) & 0x0F0F0F0F) | ( high       & 0x30303030);
+            q[3][i] = ((b >> 4) & 0x0F0F0F0F) | ((high >> 2) & 0x30303030);
+        }
+        for (int i = 0; i < 8; ++i) {
+            const uint32_t * x = &q[i/2][i%2*4];
+
+            words[24*h + 3*i]     = x[0] | (x[3] & 0x30303030) << 2;
+            words[24*h + 3*i + 1] = x[1] | (x[3] & 0x0C0C0C0C) << 4;
+            words[24*h + 3*i + 2] = x[2] | (x[3] & 0x03030303) << 6;
+        }
+    }
+    memcpy(words + 48, block + 192, 16); // scales
+}
+
 void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const void * data, void * weights, int64_t ig_first, int64_t ig_last) {
     small_batch_layout layout;
     if (!small_batch_layout_get(type, layout)) {
@@ -102,48 +131,67 @@ void small_batch_interleave(ggml_type type, int64_t n_k, int64_t n_rows, const v
 
     const int64_t n_groups = (n_rows + SMALL_BATCH_ROWS - 1)/SMALL_BATCH_ROWS;
     const int64_t n_blocks = n_k/ggml_blck_size(type);
+    const int64_t per_step = SMALL_BATCH_STEP/ggml_blck_size(type);
     const size_t  row_size = ggml_row_size(type, n_k);
-
-    uint32_t * words = (uint32_t *) weights;
-    uint16_t * d     = (uint16_t *) (words + n_groups*n_blocks*layout.n_words*SMALL_BATCH_ROWS);
-
-    words += ig_first*n_blocks*layout.n_words*SMALL_BATCH_ROWS;
-    d     += ig_first*n_blocks*SMALL_BATCH_ROWS;
 
     static const uint8_t no_row[256] = { 0 };
 
     for (int64_t ig = ig_first; ig < ig_last; ++ig) {
+        const int64_t in_panel = ig%SMALL_BATCH_PANEL;
+        const int64_t n_panel  = n_groups - (ig - in_panel) < SMALL_BATCH_PANEL ? n_groups - (ig - in_panel) : SMALL_BATCH_PANEL;
+
+        uint8_t * panel = (uint8_t *) weights + (ig - in_panel)*SMALL_BATCH_ROWS*row_size;
+
         const uint8_t * rows[SMALL_BATCH_ROWS];
-        size_t          step[SMALL_BATCH_ROWS];
+        size_t          next[SMALL_BATCH_ROWS];
         for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
             const bool is_row = ig*SMALL_BATCH_ROWS + r < n_rows;
 
             rows[r] = is_row ? (const uint8_t *) data + (ig*SMALL_BATCH_ROWS + r)*row_size : no_row;
-            step[r] = is_row ? layout.block_size : 0;
+            next[r] = is_row ? layout.block_size : 0;
         }
 
-        for (int64_t ib = 0; ib < n_blocks; ++ib) {
-            size_t i = 0;
-            for (; i + 4 <= layout.n_words; i += 4) {
-                small_batch_interleave4(rows, layout.offset + 4*i, words + i*SMALL_BATCH_ROWS);
-            }
-            for (; i < layout.n_words; ++i) {
-                for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
-                    memcpy(&words[i*SMALL_BATCH_ROWS + r], rows[r] + layout.offset + 4*i, 4);
-                }
-            }
-            if (type == GGML_TYPE_Q5_0) {
-                for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
-                    words[r] = small_batch_spread_bits(words[r]);
-                }
-            }
-            words += layout.n_words*SMALL_BATCH_ROWS;
+        for (int64_t ib_step = 0; ib_step < n_blocks; ib_step += per_step) {
+            const int64_t n = n_blocks - ib_step < per_step ? n_blocks - ib_step : per_step;
 
-            for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
-                if (layout.d_apart) {
-                    memcpy(d++, rows[r] + layout.offset_d, 2);
+            // the words of all groups, then, where they are apart, the scales of all groups
+            uint8_t  * step  = panel + ib_step*n_panel*SMALL_BATCH_ROWS*layout.block_size;
+            uint32_t * words = (uint32_t *) step + in_panel*n*layout.n_words*SMALL_BATCH_ROWS;
+            uint16_t * d     = (uint16_t *) ((uint32_t *) step + n_panel*n*layout.n_words*SMALL_BATCH_ROWS) + in_panel*n*SMALL_BATCH_ROWS;
+
+            for (int64_t ib = 0; ib < n; ++ib) {
+                uint32_t        packed[SMALL_BATCH_ROWS][52];
+                const uint8_t * from[SMALL_BATCH_ROWS];
+                for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
+                    from[r] = rows[r] + layout.offset;
+                    if (type == GGML_TYPE_Q6_K) {
+                        small_batch_pack_q6_K(rows[r], packed[r]);
+                        from[r] = (const uint8_t *) packed[r];
+                    }
                 }
-                rows[r] += step[r];
+
+                size_t i = 0;
+                for (; i + 4 <= layout.n_words; i += 4) {
+                    small_batch_interleave4(from, 4*i, words + i*SMALL_BATCH_ROWS);
+                }
+                for (; i < layout.n_words; ++i) {
+                    for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
+                        memcpy(&words[i*SMALL_BATCH_ROWS + r], from[r] + 4*i, 4);
+                    }
+                }
+                if (type == GGML_TYPE_Q5_0) {
+                    for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
+                        words[r] = small_batch_spread_bits(words[r]);
+                    }
+                }
+                words += layout.n_words*SMALL_BATCH_ROWS;
+
+                for (int64_t r = 0; r < SMALL_BATCH_ROWS; ++r) {
+                    if (layout.d_apart) {
+                        memcpy(d++, rows[r] + layout.offset_d, 2);
+                    }
+                    rows[r] += next[r];
+                }
             }
         }
     }

@@ -22,9 +22,9 @@ static bool small_batch_takes(const ggml_tensor * weights) {
 
 namespace ggml::cpu::small_batch {
 
-// rows of weights that a thread takes at a time: enough to stream, few enough for the second-level cache to hold them
+// bytes of weights that a thread takes at a time: enough to stream, few enough for the second-level cache to hold them
 // while all columns of a prompt pass
-static constexpr size_t CHUNK_SIZE = 96*1024;
+static constexpr size_t CHUNK_SIZE = 192*1024;
 
 class tensor_traits : public ggml::cpu::tensor_traits {
     bool work_size(int /* n_threads */, const ggml_tensor * op, size_t & size) override {
@@ -108,7 +108,11 @@ class tensor_traits : public ggml::cpu::tensor_traits {
         const int64_t n_cache    = CHUNK_SIZE/group_size;
         const int64_t n_share    = n_groups/(4*n_threads);
 
-        return std::max<int64_t>(1, std::min(n_cache, n_share));
+        // whole panels, which lie together, or halves, lest a thread waits long for another's last one
+        const int64_t n = std::min(n_cache, n_share);
+        const int64_t n_whole = n >= SMALL_BATCH_PANEL ? n - n%SMALL_BATCH_PANEL : SMALL_BATCH_PANEL/2;
+
+        return std::max<int64_t>(1, std::min(n_whole, n_groups/n_threads));
     }
 };
 

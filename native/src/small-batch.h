@@ -7,8 +7,10 @@
 //   ggml_compute_forward_flash_attn_ext       small_batch_attn_compute(), instead of upstream's three paths
 //
 // The buffer type takes 2-D weights of the types below that are used by GGML_OP_MUL_MAT alone. It stores them with
-// 8 rows interleaved, so that one 256-bit register holds the same 4 k of 8 rows, and unpacks them once for all
-// columns. What it declines (other types, odd shapes, MoE, another CPU) goes where upstream would have put it.
+// 8 rows (a group) interleaved by 32-bit words, so that one 256-bit register holds the same 4 k of 8 rows. 8 groups are a
+// panel, stored step by step of 256 k: the words of the first group's step, of the second's and so on, then, where a
+// block's size is no multiple of 4 (Q6_K, Q5_0, Q8_0, Q4_0), their scales. So a panel is one stream, and the activations
+// of a step are in the first-level cache while it passes. What it declines (other types, odd shapes, MoE, another CPU) goes where upstream would have put it.
 //
 // Every (row, column) of a result is computed by the same operations in the same order whatever the number of
 // columns and threads: sums over k are exact integer sums inside a block, and the float sum over blocks is sequential.
@@ -22,28 +24,31 @@
 struct ggml_compute_params;
 
 #define SMALL_BATCH_ROWS    8   // rows of an interleaved group
+#define SMALL_BATCH_PANEL   8   // groups whose weights lie together step by step
+#define SMALL_BATCH_STEP    256 // k of a step
 #define SMALL_BATCH_BLOCK_K 256 // k of an activation block of the K-quants
 #define SMALL_BATCH_BLOCK_0 32  // k of an activation block of the other types
 
 // activations of one column, quantised once per product
 struct small_batch_act_k {
     int8_t  qs[SMALL_BATCH_BLOCK_K];
-    int16_t sum32[SMALL_BATCH_BLOCK_K/32]; // sums of 32 qs: mins of Q4_K and Q5_K
-    int16_t sum16[SMALL_BATCH_BLOCK_K/16]; // sums of 16 qs: offset of Q6_K
+    int16_t sum32[SMALL_BATCH_BLOCK_K/32];  // sums of 32 qs: mins of Q4_K and Q5_K
+    int32_t offset[SMALL_BATCH_BLOCK_K/16]; // of 16 qs, as below: Q6_K
     float   d;
-    uint8_t padding[12];                   // the next column's starts on a cache line
 };
 
 struct small_batch_act_0 {
     int8_t  qs[SMALL_BATCH_BLOCK_0];
     float   d;
     float   d_sum;  // d times the sum of qs: min of Q4_1
-    int32_t offset; // what a product starts from: weights are stored unsigned, the sum of qs pays for it
-    int32_t padding;
+    int32_t offset; // what a product starts from, as two int16: weights are stored unsigned, sums of qs pay for it
 };
 
-static_assert(sizeof(small_batch_act_k) == 320, "activation blocks are addressed by constant offsets");
-static_assert(sizeof(small_batch_act_0) ==  48, "activation blocks are addressed by constant offsets");
+struct small_batch_act_8 {
+    int16_t even[SMALL_BATCH_BLOCK_0/2]; // k = 0 2 4 ..
+    int16_t odd[SMALL_BATCH_BLOCK_0/2];
+    float   d;
+};
 
 // one product; activations lie block by block, the blocks of all columns side by side
 struct small_batch_task {

@@ -105,6 +105,42 @@ struct matrix {
     }
 };
 
+#if defined(SMALL_BATCH_X86)
+// tests/small-batch-emulated-vnni.cpp
+extern const small_batch_kernel small_batch_kernel_emulated_vnni;
+
+// the same product by the kernels of the VNNI sets, called directly
+static std::vector<float> multiply_vnni(const matrix & m, const float * x, int64_t n_cols) {
+    const small_batch_kernel & kernel = small_batch_kernel_emulated_vnni;
+
+    const int64_t n_groups   = (m.n_rows + SMALL_BATCH_ROWS - 1)/SMALL_BATCH_ROWS;
+    const int64_t n_blocks   = small_batch_act_blocks(m.type, m.n_k);
+    const size_t  block_size = small_batch_act_block_size(m.type);
+
+    std::vector<uint8_t> weights(small_batch_weights_size(m.type, m.n_k, m.n_rows));
+    std::vector<uint8_t> act(small_batch_act_size(m.type, m.n_k, n_cols));
+    std::vector<float>   result(m.n_rows*n_cols);
+
+    small_batch_interleave(m.type, m.n_k, m.n_rows, m.plain.data(), weights.data(), 0, n_groups);
+    for (int64_t c = 0; c < n_cols; ++c) {
+        kernel.quantize(m.type, x + c*m.n_k, act.data() + c*block_size, n_cols, 0, n_blocks);
+    }
+
+    small_batch_task task;
+    task.type       = m.type;
+    task.n_rows     = m.n_rows;
+    task.n_k        = m.n_k;
+    task.n_cols     = n_cols;
+    task.weights    = weights.data();
+    task.act        = act.data();
+    task.dst        = result.data();
+    task.dst_stride = m.n_rows;
+    kernel.mul_mat(task, 0, n_groups);
+
+    return result;
+}
+#endif
+
 // An activation is rounded to a multiple of its block's largest magnitude / 127, so it is off by at most half of that,
 // and the product by at most the sum of those times the weights. What is left is rounding of floats.
 static void test_error(const matrix & m, const float * x, int64_t n_cols, const std::vector<float> & result) {
@@ -167,6 +203,14 @@ static void test_shape(ggml_type type, int64_t n_k, int64_t n_rows, std::mt19937
                 "%s k=%d rows=%d: %d columns and %d threads give other bytes", ggml_type_name(type), (int) n_k, (int) n_rows, n, n_threads);
         }
     }
+
+#if defined(SMALL_BATCH_X86)
+    for (const int n : { 1, 2, 3, 4, 7, 17, N_COLS_MAX }) {
+        const std::vector<float> vnni = multiply_vnni(m, x.data(), n);
+        CHECK(memcmp(vnni.data(), wide.data(), n*n_rows*sizeof(float)) == 0,
+            "%s k=%d rows=%d: %d columns give other bytes with VNNI", ggml_type_name(type), (int) n_k, (int) n_rows, n);
+    }
+#endif
 
     const std::vector<float> planes = m.multiply(x.data(), N_COLS_MAX/3, 3, 2);
     CHECK(memcmp(planes.data(), wide.data(), wide.size()*sizeof(float)) == 0, "%s: columns in three planes give other bytes", ggml_type_name(type));
@@ -307,7 +351,7 @@ int main() {
         const int n_failed_before = n_failed;
 
         const int64_t n_block = ggml_blck_size(type);
-        for (const int64_t n_rows : { 2, 7, 8, 9, 16, 17, 24, 67 }) {
+        for (const int64_t n_rows : { 2, 7, 8, 9, 16, 17, 24, 67, 131 }) {
             test_shape(type, n_block, n_rows, rng);
         }
         for (const int64_t n_blocks : { 2, 3, 7, 8, 9, 18 }) {
