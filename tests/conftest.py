@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from viasd_edge import registry
+from viasd_edge import folders, registry
 from viasd_edge.stock import PEER
 
-MODELS = registry.models_dir()  # before tests move the user's folder
+MODELS = folders.models_dir()  # before tests move the user's folder
 
 
 def pytest_report_header() -> list[str]:

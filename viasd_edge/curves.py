@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
 from viasd_edge import __version__
+from viasd_edge.folders import cache_dir, write_atomically
 from viasd_edge.machine import describe
 from viasd_edge.mask import LayerMask
 from viasd_edge.runner import Runner
@@ -67,13 +67,8 @@ def curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
         return known
     measured = measure_curve(runner, mask)
     path = _path(runner, mask)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        fresh.write_text(json.dumps(measured.to_dict()), encoding="utf-8")
-        fresh.replace(path)
-    except OSError:
-        pass  # a cache that cannot be written costs time, no more
+    with suppress(OSError):  # a cache that cannot be written costs time, no more
+        write_atomically(path, json.dumps(measured.to_dict()))
     return measured
 
 
@@ -123,14 +118,8 @@ def measure_curves(
     return [Curve(tuple(widths), tuple(of(found) for found in seconds)) for seconds in times]
 
 
-def cache_dir() -> Path:
-    """Folder of measured curves: `VIASD_EDGE_CACHE`, else the user's cache folder."""
-    override = os.environ.get("VIASD_EDGE_CACHE")
-    return Path(override or platformdirs.user_cache_dir("viasd-edge", appauthor=False)) / "curves"
-
-
 def _path(runner: Runner, mask: LayerMask | None) -> Path:
     native = runner.model._native  # noqa: SLF001  # the same library
     what = (runner.model.fingerprint, str(mask), runner.n_threads)
     where = (__version__, describe(), native.kernel_name(), native.system_info())
-    return cache_dir() / f"{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:24]}.json"
+    return cache_dir("curves") / f"{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:24]}.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from viasd_edge.errors import MaskError
+from viasd_edge.folders import write_atomically
 
 SKIP_ATTENTION, SKIP_FFN, KEEP_KV = 1, 2, 4  # llama_layer_skip_flag in native/src/layer-skip.h
 
@@ -92,10 +92,7 @@ class LayerMask:
 
     def save(self, path: Path) -> None:
         """Write the JSON file, atomically."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        fresh.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     def calibration(self, draft: str, tolerance: float) -> Calibration:
         """The boldest calibration for the drafter with fingerprint `draft` that stays within `tolerance`.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from viasd_edge.errors import MaskError
+from viasd_edge.folders import masks_dir
 from viasd_edge.mask import LayerMask
 from viasd_edge.registry import registry, shipped
 
@@ -47,9 +45,3 @@ def load_mask(text: str) -> LayerMask:
 def mask_names() -> list[str]:
     """Names of the masks in the package and of the user's own."""
     return sorted({path.stem for folder in (shipped("masks"), masks_dir()) for path in folder.glob("*.json")})
-
-
-def masks_dir() -> Path:
-    """Folder of the user's masks: `VIASD_EDGE_MASKS`, else the user's data folder."""
-    override = os.environ.get("VIASD_EDGE_MASKS")
-    return Path(override or Path(platformdirs.user_data_dir("viasd-edge", appauthor=False)) / "masks")

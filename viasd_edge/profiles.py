@@ -12,11 +12,12 @@ from typing import Any
 from viasd_edge.costs import Weights
 from viasd_edge.curves import Curve, measure_curves
 from viasd_edge.errors import TraceError
+from viasd_edge.folders import write_atomically
 from viasd_edge.limits import MAX_ROWS
 from viasd_edge.machine import describe
 from viasd_edge.mask import LayerMask
 from viasd_edge.modes import Parts
-from viasd_edge.registry import read_toml, shipped, write_atomically
+from viasd_edge.registry import read_toml, shipped
 from viasd_edge.runner import Runner
 from viasd_edge.strategies import Tier
 

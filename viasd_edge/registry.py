@@ -19,9 +19,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from viasd_edge.errors import DownloadError, ModelError
+from viasd_edge.folders import models_dir, write_atomically
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -71,12 +70,6 @@ class Registry:
     models: dict[str, RegisteredModel]
     pairs: dict[str, Pair]
     default: str  # name of a pair
-
-
-def models_dir() -> Path:
-    """Folder of pulled models: `VIASD_EDGE_MODELS`, else the user's data folder."""
-    override = os.environ.get("VIASD_EDGE_MODELS")
-    return Path(override) if override else Path(platformdirs.user_data_dir("viasd-edge", appauthor=False)) / "models"
 
 
 def shipped(name: str) -> Path:
@@ -213,10 +206,3 @@ def _sha256(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file; `path` is the old file or the whole new one at any time."""
-    fresh = path.with_name(path.name + ".tmp")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)

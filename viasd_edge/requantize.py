@@ -11,10 +11,9 @@ import os
 from pathlib import Path
 from typing import Literal
 
-import platformdirs
-
 from viasd_edge._native import native
 from viasd_edge.errors import ModelError
+from viasd_edge.folders import cache_dir
 from viasd_edge.model import check_file, fingerprint
 
 DraftQuant = Literal["q4_0", "auto"]
@@ -29,7 +28,7 @@ def requantized(path: Path, quant: DraftQuant | None) -> Path:
     if quant is None:
         return path
     check_file(path)
-    copy = cache_dir() / f"{path.stem}-{fingerprint(path)}-q4_0.gguf"
+    copy = cache_dir("drafters") / f"{path.stem}-{fingerprint(path)}-q4_0.gguf"
     no_gain = copy.with_suffix(".no-gain")  # an empty file: the copy was not smaller
     if not copy.is_file() and not (quant == "auto" and no_gain.is_file()):
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -43,12 +42,6 @@ def requantized(path: Path, quant: DraftQuant | None) -> Path:
         finally:
             fresh.unlink(missing_ok=True)
     return copy if copy.is_file() else path
-
-
-def cache_dir() -> Path:
-    """Folder of requantised drafters: `VIASD_EDGE_CACHE`, else the user's cache folder."""
-    override = os.environ.get("VIASD_EDGE_CACHE")
-    return Path(override or platformdirs.user_cache_dir("viasd-edge", appauthor=False)) / "drafters"
 
 
 def _requantize(source: Path, target: Path) -> None:

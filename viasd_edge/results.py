@@ -15,9 +15,9 @@ from typing import Any, TextIO
 
 from viasd_edge.bench import Row, Settings
 from viasd_edge.errors import EdgeError
+from viasd_edge.folders import write_atomically
 from viasd_edge.limits import STOCK
 from viasd_edge.machine import describe, versions
-from viasd_edge.registry import write_atomically
 
 ALL = "all"
 """The class of every prompt."""

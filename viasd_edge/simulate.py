@@ -14,10 +14,10 @@ from typing import Any, Literal
 from viasd_edge.costs import Weights
 from viasd_edge.curves import Curve
 from viasd_edge.errors import TraceError
+from viasd_edge.folders import cache_dir, models_dir
 from viasd_edge.mask import LayerMask
 from viasd_edge.profiles import Profile
-from viasd_edge.registry import models_dir, resolve
-from viasd_edge.requantize import cache_dir
+from viasd_edge.registry import resolve
 from viasd_edge.strategies import Tier
 from viasd_edge.trace import Trace
 
@@ -88,7 +88,7 @@ def simulate(
 
 def _traced_file(trace: Trace, name: str) -> Path:
     """The file of a traced name among pulled models and requantised drafters. Raises TraceError."""
-    paths = [folder / name for folder in (models_dir(), cache_dir())]
+    paths = [folder / name for folder in (models_dir(), cache_dir("drafters"))]
     found = next((path for path in paths if path.is_file()), None)
     if found is None:
         option = "--draft" if name == trace.draft_model else "--model"

@@ -72,7 +72,7 @@ def calibrate(
     """
     from viasd_edge.calibration import best, candidates, settle
     from viasd_edge.engine import Engine
-    from viasd_edge.names import masks_dir
+    from viasd_edge.folders import masks_dir
     from viasd_edge.strategies import GATES
 
     unknown = [gate for gate in gates if gate not in GATES]

@@ -68,7 +68,8 @@ def models_pull(names: tuple[str, ...], *, quiet: bool) -> None:
 @reports_errors
 def models_path(name: str | None) -> None:
     """Print where a model lies, or the folder of all pulled models."""
-    from viasd_edge.registry import models_dir, registry
+    from viasd_edge.folders import models_dir
+    from viasd_edge.registry import registry
 
     if name is None:
         click.echo(str(models_dir()))
