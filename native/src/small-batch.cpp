@@ -143,18 +143,39 @@ static ggml_status small_batch_buffer_init_tensor(ggml_backend_buffer_t /* buffe
     return GGML_STATUS_SUCCESS;
 }
 
+// Map the pages of data at once: faults one by one, as interleaving comes to them, slow it down.
+static void small_batch_populate(const void * data, size_t size) {
+#if defined(__linux__) && defined(MADV_POPULATE_READ)
+    const uintptr_t page  = 4096;
+    const uintptr_t first = (uintptr_t) data & ~(page - 1);
+
+    madvise((void *) first, (uintptr_t) data + size - first, MADV_POPULATE_READ);
+#else
+    (void) data;
+    (void) size;
+#endif
+}
+
 static void small_batch_buffer_set_tensor(ggml_backend_buffer_t /* buffer */, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     GGML_ASSERT(tensor->extra && "a weight that the buffer type did not promise to take");
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
 
-    // a core for every 4 MB: interleaving is bound by the cores, and load time counts
+    // a core for every megabyte: interleaving is bound by the cores, and load time counts
     const int64_t n_groups  = (tensor->ne[1] + SMALL_BATCH_ROWS - 1)/SMALL_BATCH_ROWS;
-    const int64_t n_threads = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), size >> 22));
+    const int64_t n_threads = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), size >> 20));
+    const size_t  row_size  = ggml_row_size(tensor->type, tensor->ne[0]);
 
     std::vector<std::thread> threads;
     for (int64_t i = 0; i < n_threads; ++i) {
         const auto interleave = [=]() {
-            small_batch_interleave(tensor->type, tensor->ne[0], tensor->ne[1], data, tensor->data, n_groups*i/n_threads, n_groups*(i + 1)/n_threads);
+            const int64_t first = n_groups*i/n_threads;
+            const int64_t last  = n_groups*(i + 1)/n_threads;
+
+            const size_t begin = first*SMALL_BATCH_ROWS*row_size;
+            const size_t end   = std::min(size, last*SMALL_BATCH_ROWS*row_size);
+
+            small_batch_populate((const char *) data + begin, end - begin);
+            small_batch_interleave(tensor->type, tensor->ne[0], tensor->ne[1], data, tensor->data, first, last);
         };
         if (i + 1 < n_threads) {
             threads.emplace_back(interleave);
