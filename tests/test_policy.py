@@ -217,3 +217,22 @@ def test_curves():
     for n, seconds in (((2, 4), (1.0, 2.0)), ((1, 1), (1.0, 1.0)), ((1,), (0.0,)), ((1, 2), (1.0,))):
         with pytest.raises(ValueError, match=r"curve|takes time"):
             Curve(n, seconds)
+
+
+def tiered_round(n, *, escalated, seconds):
+    """`n` guesses judged by the slim verifier, all right; the last of them escalated or not."""
+    draft = Draft("fake", [Guess(0, 0.95)] * n, slim=True, asked=n)
+    full = OURS.at(2) if escalated else 0.0
+    times = {"draft_seconds": n * 0.028, "slim_seconds": seconds, "full_seconds": full}
+    counts = {"gated": n, "escalated": int(escalated), "slim_width": n, "full_width": 2 * int(escalated)}
+    return Round(0, draft, [Token(0, "draft")] * n, n, n, **counts, **times)
+
+
+@pytest.mark.parametrize("escalated", [True, False])
+def test_a_slim_verifier_that_escalates_is_left_out(escalated):
+    """Right drafts that the gate does not trust cost both passes: then the full model verifies at once."""
+    slim = Curve(OURS.n, tuple(0.6 * seconds for seconds in OURS.seconds))
+    planner = Auto([FakeDrafter(lambda _tokens: 0, 0.95)], Costs(OURS, {"fake": 0.028}, slim), draft_max=16)
+    for _ in range(30):
+        planner.learn(tiered_round(4, escalated=escalated, seconds=slim.at(4)))
+    assert planner.draft([0], 100).slim is not escalated

@@ -202,21 +202,29 @@ class _FullVerifier:
 
 
 class _SlimVerifier:
-    """The slim verifier judges the draft; a token that it does not accept costs a full pass if it escalates."""
+    """The slim verifier judges the draft; what it escalates costs a full pass, also where the draft then stands."""
 
     slim = True
 
     def __init__(self, slim: _Passes, full: _Passes) -> None:
         self._slim = slim
         self._full = full
-        self.escalates = 0.5  # share of not accepted tokens
+        self._gated = 20.0  # tokens judged of late, and those of them that were escalated; a first guess
+        self._escalated = 2.0
 
     def seconds(self, chances: Sequence[float]) -> float:
-        escalated = (1.0 - chances[-1]) * self.escalates
-        return self._slim.seconds(len(chances)) + escalated * self._full.seconds(len(chances) // 2 + 1)
+        n = len(chances)
+        escalates = 1.0 - (1.0 - self._escalated / self._gated) ** n
+        return self._slim.seconds(n) + escalates * self._full.seconds(n // 2 + 1)
 
     def tokens(self, chances: Sequence[float]) -> float:
         return sum(chances) + 1.0 - chances[-1]
+
+    def learn(self, round_: Round) -> None:
+        self._slim.observe(round_.slim_width, round_.slim_seconds)
+        keep = _FORGET**round_.gated
+        self._gated = self._gated * keep + round_.gated
+        self._escalated = self._escalated * keep + round_.escalated
 
 
 class Auto:
@@ -240,8 +248,8 @@ class Auto:
         self._keep_logits = keep_logits
         self._draft_max = draft_max
         self._full = _Passes(costs.full, draft_max + 1)
-        self._slim = _Passes(costs.slim, draft_max) if costs.slim else None
-        self._slim_verifier = _SlimVerifier(self._slim, self._full) if self._slim else None
+        slim = _Passes(costs.slim, draft_max) if costs.slim else None
+        self._slim_verifier = _SlimVerifier(slim, self._full) if slim else None
         verifiers = [_FullVerifier(self._full), self._slim_verifier]
         self._verifiers = [verifier for verifier in verifiers if verifier]
         self._rate = _Rate()  # of rounds that were not drafted for free
@@ -355,10 +363,8 @@ class Auto:
         for arm in self._arms:
             if arm.drafter.name == round_.draft.drafter:
                 self._learn_arm(arm, round_)
-        if round_.slim_width and self._slim and self._slim_verifier:
-            self._slim.observe(round_.slim_width, round_.slim_seconds)
-            if round_.changed:
-                self._slim_verifier.escalates += _SMOOTH * (round_.escalated - self._slim_verifier.escalates)
+        if round_.slim_width and self._slim_verifier:
+            self._slim_verifier.learn(round_)
         elif round_.full_width:
             self._full.observe(round_.full_width, round_.full_seconds)
         free = any(arm.is_free and arm.drafter.name == name for arm in self._arms)
