@@ -253,7 +253,7 @@ def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_end_to_end(pulled, monkeypatch):
     monkeypatch.setenv("VIASD_EDGE_MODELS", str(pulled["smollm2-135m"].parent))
-    finished = cli("generate", "--mode", "tiered", "-n", "24", "--json", "Write a haiku about rain.")
+    finished = cli("generate", "--mode", "tiered", "-n", "24", "--json", "--quiet", "Write a haiku about rain.")
     answer = json.loads(finished.stdout)
     assert finished.stderr == ""
     assert (answer["mode"], answer["lossless"], answer["mask"]) == ("tiered", False, "attn:4-7 ffn:4-7")

@@ -241,8 +241,8 @@ def _notice(engine: Engine, options: dict[str, Any], *, quiet: bool) -> None:
         click.echo("measuring what passes cost on this machine, once: some seconds", err=True)
     if engine.mode == "plain":
         click.echo("the model's cache cannot drop tokens: plain decoding", err=True)
-    elif engine.draft is None and not options["self_speculation"]:
-        click.echo("no draft model: drafts by n-gram lookup only (name one with -md)", err=True)
+    elif engine.draft is None and engine.mask is None:
+        click.echo("no draft model and no mask: drafts by n-gram lookup only (-md, or --self --mask)", err=True)
 
 
 @contextmanager
