@@ -68,6 +68,7 @@ def curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
     measured = measure_curve(runner, mask)
     path = _path(runner, mask)
     with suppress(OSError):  # a cache that cannot be written costs time, no more
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(measured.to_dict()))
     return measured
 

@@ -27,8 +27,7 @@ def cache_dir(kind: str) -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file, its folder made if need be; `path` is the old file or the whole new one at any time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a text file; `path` is the old file or the whole new one at any time."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         fresh.write_text(text, encoding="utf-8")

@@ -92,6 +92,7 @@ class LayerMask:
 
     def save(self, path: Path) -> None:
         """Write the JSON file, atomically."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     def calibration(self, draft: str, tolerance: float) -> Calibration:
