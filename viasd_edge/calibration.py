@@ -19,7 +19,7 @@ from viasd_edge.evaluation import Position
 from viasd_edge.mask import Calibration, LayerMask
 from viasd_edge.runner import Runner
 from viasd_edge.strategies import GATES, Decision, Gate, gate_text
-from viasd_edge.strategies.gate import Confident, Nested, Ratio
+from viasd_edge.strategies.gate import Confident, Nested, Ratio, until_changed
 
 _STEPS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _SURVIVES = 0.5  # a simulated draft ends when the product of its confidences is less
@@ -71,7 +71,9 @@ def forecast(gate: Gate, samples: Sequence[Sequence[Position]], curves: Curves) 
         at = 0
         while at < len(positions):
             block = _draft(positions[at:])
-            decisions = _decide(gate, block)
+            decisions = until_changed(
+                gate.decide(position.draft_summary, position.slim_summary, position.draft) for position in block
+            )
             seconds += len(block) * curves.draft.at(1) + curves.slim.at(len(block))
             emitted = len(decisions)
             for position, decision in zip(block, decisions, strict=False):
@@ -98,16 +100,6 @@ def _draft(positions: Sequence[Position]) -> list[Position]:
         if survives < _SURVIVES:
             break
     return block
-
-
-def _decide(gate: Gate, block: Sequence[Position]) -> list[Decision]:
-    """Up to and including the first that is not accepted, see strategies.gate.judge."""
-    decisions = []
-    for position in block:
-        decisions.append(gate.decide(position.draft_summary, position.slim_summary, position.draft))
-        if decisions[-1] is not Decision.ACCEPT:
-            break
-    return decisions
 
 
 def best(forecasts: Sequence[Forecast], error: float) -> Forecast:

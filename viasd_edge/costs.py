@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from viasd_edge.closing import Closing
+from viasd_edge.curves import by_turns
 from viasd_edge.errors import EdgeError, ModelError
 from viasd_edge.limits import MAX_ROWS
 from viasd_edge.mask import LayerMask
@@ -121,13 +122,7 @@ def measure_costs(
             other = opened.enter_context(StockMeter(path, stock, n_threads=n_threads))
             load_stock = round(other.load_seconds, 3)
             meters.append(other)
-        seconds: list[list[list[float]]] = [[[] for _ in widths] for _ in meters]
-        for repeat in range(repeats + 1):
-            for i, n in enumerate(widths):
-                for meter, times in zip(meters, seconds, strict=True):
-                    elapsed = meter.measure(n)
-                    if repeat > 0:  # the first is the warm-up
-                        times[i].append(elapsed)
+        seconds = by_turns([meter.measure for meter in meters], widths, repeats)
         native = ours.model._native  # noqa: SLF001  # the same library
         threads = ours.runner.n_threads
         n_bytes, n_macs = Weights.read(path).per_pass()

@@ -22,6 +22,9 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 _CONTEXT = 96  # tokens before a measured pass
 _REPEATS = 3
 
+Timer = Callable[[int], float]
+"""Seconds of one pass of n tokens."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -104,19 +107,33 @@ def measure_curves(
     for runner, _ in tiers:
         runner.rewind(0)
         runner.decode(tokens[:n_before], rows=0)
-    times: list[list[list[float]]] = [[[] for _ in widths] for _ in tiers]
-    for repeat in range(repeats + 1):
-        for i, n in enumerate(widths):
-            for (runner, mask), seconds in zip(tiers, times, strict=True):
-                runner.rewind(n_before)
-                started = time.perf_counter()
-                runner.decode(tokens[n_before : n_before + n], mask=mask)
-                if repeat > 0:  # the first is the warm-up
-                    seconds[i].append(time.perf_counter() - started)
+
+    def timer(runner: Runner, mask: LayerMask | None) -> Timer:
+        def measure(n: int) -> float:
+            runner.rewind(n_before)
+            started = time.perf_counter()
+            runner.decode(tokens[n_before : n_before + n], mask=mask)
+            return time.perf_counter() - started
+
+        return measure
+
+    times = by_turns([timer(runner, mask) for runner, mask in tiers], widths, repeats)
     for runner, _ in tiers:
         runner.rewind(0)
         runner.reset_work()
     return [Curve(tuple(widths), tuple(of(found) for found in seconds)) for seconds in times]
+
+
+def by_turns(timers: Sequence[Timer], widths: Sequence[int], repeats: int) -> list[list[list[float]]]:
+    """Seconds, [timer][width][repeat]: the timers take turns at each width, in `repeats` rounds after a warm-up."""
+    times: list[list[list[float]]] = [[[] for _ in widths] for _ in timers]
+    for repeat in range(repeats + 1):
+        for i, n in enumerate(widths):
+            for timer, seconds in zip(timers, times, strict=True):
+                elapsed = timer(n)
+                if repeat > 0:  # the first is the warm-up
+                    seconds[i].append(elapsed)
+    return times
 
 
 def _path(runner: Runner, mask: LayerMask | None) -> Path:

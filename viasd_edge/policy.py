@@ -9,7 +9,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
+from operator import mul
 from typing import Any
 
 from viasd_edge.curves import Curve
@@ -281,7 +282,8 @@ class Auto:
                 continue
             if arm.is_free:  # asking costs nothing, so ask
                 guesses = list(islice(arm.drafter.guesses(tokens), longest))
-                draft, surplus = self._trimmed(arm, guesses)
+                chances = list(accumulate((arm.stands(guess.confidence) for guess in guesses), mul))
+                draft, surplus = self._trimmed(arm, guesses, chances)
                 if surplus > most:
                     best, most, asked = draft, surplus, None
                 elif due and guesses and not best.guesses:
@@ -325,7 +327,7 @@ class Auto:
             chances.append((chances[-1] if chances else 1.0) * arm.stands(guess.confidence))
             if len(guesses) == room or not self._pays(arm, chances, room):
                 break
-        draft, _ = self._trimmed(arm, guesses)
+        draft, _ = self._trimmed(arm, guesses, chances)
         draft.drafter, draft.asked = arm.drafter.name, len(guesses)
         return draft
 
@@ -341,11 +343,11 @@ class Auto:
             for ahead in longer
         )
 
-    def _trimmed(self, arm: _Arm, guesses: Sequence[Guess]) -> tuple[Draft, float]:
-        """The part of a draft, and the verifier for it, that promise most; and their surplus at `rate`."""
-        chances: list[float] = []
-        for guess in guesses:
-            chances.append((chances[-1] if chances else 1.0) * arm.stands(guess.confidence))
+    def _trimmed(self, arm: _Arm, guesses: Sequence[Guess], chances: Sequence[float]) -> tuple[Draft, float]:
+        """The part of a draft, and the verifier for it, that promise most; and their surplus at `rate`.
+
+        `chances` are those of each guess to be reached and to stand.
+        """
         rate = self._free_rate.at_least(self.rate) if arm.is_free else self.rate
         best, surplus = Draft(), self._plain_surplus
         most = 1.0 - rate * self._full.seconds(1)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from viasd_edge.errors import PromptError
 from viasd_edge.registry import read_toml
+
+Item = TypeVar("Item")
 
 _GROUPS = {  # Spec-Bench's categories that are ours under another name
     "coding": "code",
@@ -51,9 +55,13 @@ def read_prompts(path: Path, count: int | None = None) -> list[Prompt]:
     prompts = [_parse(line, path, i) for i, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise PromptError(f"{path}: holds no prompts; give JSON lines with {_FORMS}")
-    if count is None or count >= len(prompts):
-        return prompts
-    return [prompts[i * len(prompts) // count] for i in range(count)]
+    return evenly(prompts, count)
+
+
+def evenly(items: Sequence[Item], count: int | None) -> list[Item]:
+    """`count` of the items, evenly spread; all if there are no more, or for None."""
+    n = len(items) if count is None else min(count, len(items))
+    return [items[i * len(items) // n] for i in range(n)]
 
 
 def _parse(line: str, path: Path, number: int) -> Prompt:

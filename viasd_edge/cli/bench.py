@@ -167,7 +167,7 @@ def bench_run(
 def _prompts(files: tuple[Path, ...], classes: tuple[str, ...], per_class: int | None) -> list[Prompt]:
     """The prompts asked for. Raises PromptError if there are none."""
     from viasd_edge.errors import PromptError
-    from viasd_edge.prompts import embedded, read_prompts
+    from viasd_edge.prompts import embedded, evenly, read_prompts
 
     prompts = [prompt for path in files for prompt in read_prompts(path)] if files else embedded()
     groups = list(dict.fromkeys(prompt.group for prompt in prompts))
@@ -177,9 +177,7 @@ def _prompts(files: tuple[Path, ...], classes: tuple[str, ...], per_class: int |
     chosen = []
     for group in groups:
         if not classes or group in classes:
-            members = [prompt for prompt in prompts if prompt.group == group]
-            n = min(per_class or len(members), len(members))
-            chosen += [members[i * len(members) // n] for i in range(n)]
+            chosen += evenly([prompt for prompt in prompts if prompt.group == group], per_class)
     return chosen
 
 

@@ -129,7 +129,7 @@ def _samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list
     """Text to judge: of a file, or what the full model answers to our own prompts."""
     from viasd_edge.engine import Engine as Exact
     from viasd_edge.evaluation import Sample, text_samples
-    from viasd_edge.prompts import embedded
+    from viasd_edge.prompts import embedded, evenly
 
     if text_file:
         try:
@@ -141,9 +141,8 @@ def _samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list
             raise PromptError(
                 f"{text_file}: too short: {_MEASURED} samples need {_MEASURED * (_TEXT_PROMPT + n)} tokens"
             )
-        return [samples[i * len(samples) // count] for i in range(count)] if len(samples) > count else samples
-    prompts = embedded()
-    chosen = [prompts[i * len(prompts) // count] for i in range(count)] if len(prompts) > count else prompts
+        return evenly(samples, count)
+    chosen = evenly(embedded(), count)
     exact = Exact(engine.target, mode="exact", draft=engine.draft)
     found = []
     click.echo("asking the full model", err=True)

@@ -7,7 +7,7 @@ the speculative cascades that keeps a token accepts it here; where it defers, th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
@@ -270,10 +270,17 @@ def judge(gate: Gate, logits: NDArray[np.float32], guesses: Sequence[Guess]) -> 
 
     Row i of the slim verifier's `logits` [n, n_vocab] judges guesses[i].
     """
-    decisions = []
-    for row, guess in zip(logits, guesses, strict=True):
-        draft, slim = RowDistribution(guess.logits, guess.id, guess.confidence), RowDistribution(row, guess.id)
-        decisions.append(gate.decide(draft, slim, guess.id))
-        if decisions[-1] is not Decision.ACCEPT:
+    return until_changed(
+        gate.decide(RowDistribution(guess.logits, guess.id, guess.confidence), RowDistribution(row, guess.id), guess.id)
+        for row, guess in zip(logits, guesses, strict=True)
+    )
+
+
+def until_changed(decisions: Iterable[Decision]) -> list[Decision]:
+    """Decisions up to and including the first that is not to accept; no later one is made."""
+    made = []
+    for decision in decisions:
+        made.append(decision)
+        if decision is not Decision.ACCEPT:
             break
-    return decisions
+    return made

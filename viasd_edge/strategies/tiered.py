@@ -48,8 +48,7 @@ def tiered(
         else:
             decisions = [Decision.ESCALATE] * max(len(draft.guesses), 1)
         if decisions[-1] is Decision.ESCALATE:
-            n_accepted = sum(decision is Decision.ACCEPT for decision in decisions)
-            block.escalate(n_accepted, n_past if keep_kv else target.n_full, room=end - len(tokens))
+            block.escalate(n_past if keep_kv else target.n_full, room=end - len(tokens))
         # 3. keep: a token's KV is there unless it was changed or is the last
         target.rewind(n_past + len(block.kept))
         tokens += [token.id for token in block.kept]
@@ -88,13 +87,13 @@ class _Block:
         self.gated_at = time.perf_counter()
         return decisions
 
-    def escalate(self, n_accepted: int, n_known: int, *, room: int) -> None:
-        """Let the full model decide the draft from `n_accepted` on, by one pass over all after `n_known` tokens.
+    def escalate(self, n_known: int, *, room: int) -> None:
+        """Let the full model decide what of the draft is not kept yet, by one pass over all after `n_known` tokens.
 
         Its last rows judge the drafted tokens, the very last is a token of its own, if there is `room` for it. The KV
         of the whole block is rewritten for free.
         """
-        judged = self.draft.ids[n_accepted:]
+        judged = self.draft.ids[len(self.kept) :]
         pending = [*self.tokens[n_known:], *self.draft.ids]
         self.target.rewind(n_known)
         chosen = greedy(self.target.decode(pending, rows=len(judged) + 1))
