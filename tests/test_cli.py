@@ -130,7 +130,7 @@ def test_json_is_one_object_with_null_for_what_does_not_apply(opened, mode):
     assert list(answer) == [
         *("text", "token_ids", "finish_reason", "mode", "lossless", "model", "draft_model", "mask", "seed", "timings"),
         *("full_passes", "tokens_per_full_pass", "rejection", "tiers", "drafters", "acceptance_by_position"),
-        *("policy", "gave_up"),
+        *("policy", "search", "gave_up"),
     ]
     assert answer["lossless"] is (mode != "tiered")
     assert [tier["name"] for tier in answer["tiers"]] == {

@@ -16,11 +16,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from viasd_edge.errors import MaskError, NativeLibraryError
+import numpy as np
+from numpy.typing import NDArray
+
+from viasd_edge.errors import MaskError, ModelError, NativeLibraryError
+from viasd_edge.limits import ConfidenceName
 
 logger = logging.getLogger(__name__)
 
 LAYER_SKIP_VERSION = 1
+LAYER_PROBE_VERSION = 1
 _STOCK_CURE = "build it with scripts/build_stock.py"
 _CURE = "build it with `pip install .` in the project's folder, or set VIASD_EDGE_LIB to a folder that holds it"
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # enum ggml_log_level
@@ -34,6 +39,16 @@ _SKIP_STATUS = {  # enum llama_layer_skip_status
     -5: "models with an encoder cannot be masked",
     -6: "the mask skips every attention block; keep at least one",
     -7: "the masked graph could not be built",
+}
+
+_PROBE_KINDS: dict[ConfidenceName | None, int] = {None: 0, "hidden": 1, "lm-head": 2}  # enum llama_layer_probe_kind
+_PROBE_STATUS = {  # enum llama_layer_probe_status
+    -1: "there is no context",
+    -2: "this kind of confidence is unknown to the library",
+    -3: "the model has no output norm and head to read a layer's confidence with; use the hidden variant",
+    -4: "the confidences of a model with an encoder cannot be measured",
+    -5: "no confidence is being measured",
+    -6: "the latest pass had more tokens than were asked for",
 }
 
 
@@ -65,6 +80,25 @@ class Native:
             raise MaskError(_SKIP_STATUS.get(missed, f"llama_layer_skip_check answered {missed}"))
         if missed > 0:
             raise MaskError(f"this architecture builds {missed} of the mask's blocks where they cannot be skipped")
+
+    def set_layer_probe(self, context: Any, kind: ConfidenceName | None, *, last: int = 0) -> None:
+        """Measure confidences in all later decodes of `context`, of the `last` tokens of each batch (0: of all)."""
+        # int32_t llama_set_layer_probe(struct llama_context * ctx, int32_t kind, int32_t n_last)
+        call = self._bind("llama_set_layer_probe", [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32], ctypes.c_int32)
+        status = call(context, _PROBE_KINDS[kind], last)
+        if status != 0:
+            raise ModelError(_PROBE_STATUS.get(status, f"llama_set_layer_probe answered {status}"))
+
+    def layer_probe(self, context: Any, n_tokens: int, n_layer: int) -> NDArray[np.float32]:
+        """What the latest llama_decode, of `n_tokens`, measured, float32 [n_tokens, n_layer, 2]: attention, FFN."""
+        # int32_t llama_layer_probe_get(struct llama_context * ctx, float * out, int32_t n_max)
+        floats = ctypes.POINTER(ctypes.c_float)
+        call = self._bind("llama_layer_probe_get", [ctypes.c_void_p, floats, ctypes.c_int32], ctypes.c_int32)
+        values = np.empty((n_tokens, n_layer, 2), np.float32)
+        found = call(context, values.ctypes.data_as(floats), n_tokens)
+        if found != n_tokens:
+            raise NativeLibraryError(_PROBE_STATUS.get(found, f"{found} of {n_tokens} tokens were measured"))
+        return values
 
     def vocab_first_difference(self, one: Any, other: Any) -> int | None:
         """The first token number that both vocabularies have and whose text differs."""
@@ -139,7 +173,8 @@ def native() -> Native:
         return Native(api, folder)
     if not hasattr(api._lib, "llama_layer_skip_version"):  # noqa: SLF001
         raise NativeLibraryError(f"the library in {folder} is stock llama.cpp, without our patch; {_CURE}")
-    version = api._lib.llama_layer_skip_version()  # noqa: SLF001
-    if version != LAYER_SKIP_VERSION:
-        raise NativeLibraryError(f"the library in {folder} has version {version}, not {LAYER_SKIP_VERSION}; {_CURE}")
+    for name, wanted in (("layer_skip", LAYER_SKIP_VERSION), ("layer_probe", LAYER_PROBE_VERSION)):
+        version = getattr(api._lib, f"llama_{name}_version", lambda: 0)()  # noqa: SLF001  # 0: from before there was one
+        if version != wanted:
+            raise NativeLibraryError(f"the library in {folder} has {name} version {version}, not {wanted}; {_CURE}")
     return Native(api, folder)

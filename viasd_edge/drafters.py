@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 
 import numpy as np
@@ -51,12 +51,13 @@ class OwnCache:
 class SharedCache:
     """Logits of the target under a mask, in the target's own cache, on top of what the full model has evaluated.
 
-    The caller rewinds the target to that before the full model goes on.
+    The caller rewinds the target to that before the full model goes on. A mask that is asked for anew with every pass
+    may change whenever the target has been rewound.
     """
 
-    def __init__(self, target: Target, mask: LayerMask) -> None:
+    def __init__(self, target: Target, mask: LayerMask | Callable[[], LayerMask]) -> None:
         self._target = target
-        self._mask = mask
+        self._mask = mask if callable(mask) else lambda: mask
         self._evaluated: list[int] = []  # under the mask, after target.n_full tokens
 
     @property
@@ -74,7 +75,7 @@ class SharedCache:
         self._target.rewind(n_full + known)
         del self._evaluated[known:]
         pending = tokens[n_full + known :]
-        logits = self._target.decode(pending, mask=self._mask, rows=rows)
+        logits = self._target.decode(pending, mask=self._mask(), rows=rows)
         self._evaluated += pending
         return logits
 

@@ -10,7 +10,7 @@ from typing import Any
 from viasd_edge.closing import Closing
 from viasd_edge.errors import PromptError
 from viasd_edge.generation import Generation, Stream
-from viasd_edge.limits import MAX_ROWS, MODES, Mode
+from viasd_edge.limits import MAX_ROWS, MODES, SKIP_RATIO, ConfidenceName, Mode, OnlineSearchName
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model, check_same_tokenizer
 from viasd_edge.modes import Parts, calibrated
@@ -18,6 +18,7 @@ from viasd_edge.names import load_mask, named
 from viasd_edge.registry import Progress, resolve
 from viasd_edge.requantize import DraftQuant, requantized
 from viasd_edge.runner import Runner
+from viasd_edge.search.online import OnlineSearch, Schedule
 from viasd_edge.strategies import Round, Sampling
 from viasd_edge.strategies.common import greedy
 from viasd_edge.text import chat_prompt
@@ -32,7 +33,7 @@ class Engine(Closing):
     """
 
     def __init__(self, target: Runner, *, mode: Mode, **parts: Any) -> None:
-        """`parts` are those of `modes.Parts`: draft, mask, gate, keep_kv, draft_max, drafters, policy, costs."""
+        """`parts` are those of `modes.Parts`: draft, mask, search, gate, keep_kv, drafters, policy, costs and so on."""
         super().__init__()
         self.parts = Parts(target, mode, **parts)
 
@@ -61,6 +62,9 @@ class Engine(Closing):
         mode: Mode | None = None,
         self_speculation: bool = False,
         mask: str | LayerMask | None = None,
+        search: OnlineSearchName | None = None,
+        confidence: ConfidenceName = "hidden",
+        skip_ratio: float = SKIP_RATIO,
         tolerance: float | None = None,
         draft_quant: DraftQuant | None = "auto",
         n_ctx: int | None = None,
@@ -73,6 +77,8 @@ class Engine(Closing):
         `model` None is the default pair. `mode` None is "exact", or "plain" if the model's cache cannot drop tokens.
         `self_speculation` loads no draft model: the target drafts for itself, under the mask and by n-gram lookup.
         `mask` is a mask file, a mask's name, or text like "layers:4-7"; None is the pair's where the mode needs one.
+        `search` looks for the mask to draft under while generating, by `confidence`, skipping at least `skip_ratio` of
+        the layers; it needs `self_speculation` and goes on from answer to answer.
         `tolerance` is the share of tokens that may differ from the full model's choice: 0 is exact mode, above it
         tiered mode as calibrated for the mask. `draft_quant` runs a cheaper copy of the drafter, see `requantize`.
         `n_ctx` None is 4096 tokens or what the model was trained for. `parts` are those of `modes.Parts`. Raises
@@ -84,7 +90,7 @@ class Engine(Closing):
         if tolerance is not None:
             mode = "tiered" if tolerance > 0 else "exact"
         draft_name = None if mode == "plain" or self_speculation else names.draft
-        if mask is None and (mode == "tiered" or self_speculation):
+        if mask is None and not search and (mode == "tiered" or self_speculation):
             mask = names.mask
         if mode == "plain":
             mask = None
@@ -95,7 +101,7 @@ class Engine(Closing):
                 n_ctx = min(DEFAULT_CONTEXT, target.n_ctx_train)
             runner = opened.enter_context(Runner(target, n_ctx=n_ctx, n_threads=n_threads))
             if mode is None:
-                mode = "exact" if runner.can_rewind else "plain"
+                mode = "exact" if search or runner.can_rewind else "plain"
             draft = None
             if draft_name and mode != "plain":
                 path = resolve(draft_name, progress)
@@ -103,7 +109,8 @@ class Engine(Closing):
                 draft = opened.enter_context(Runner(draft_weights, n_ctx=n_ctx, n_threads=n_threads))
             if tolerance and found and draft:
                 parts = {**calibrated(found, draft, tolerance), **parts}
-            engine = cls(runner, mode=mode, draft=draft, mask=found, **parts)
+            online = online_search(search, target, confidence=confidence, skip_ratio=skip_ratio)
+            engine = cls(runner, mode=mode, draft=draft, mask=found, search=online, **parts)
             engine._closing = opened.pop_all()
         return engine
 
@@ -184,6 +191,14 @@ class Engine(Closing):
                 start + i for i, (token, choice) in enumerate(zip(chunk, chosen, strict=True)) if token != choice
             ]
         return differing
+
+
+def online_search(
+    name: OnlineSearchName | None, model: Model, *, confidence: ConfidenceName, skip_ratio: float
+) -> OnlineSearch | None:
+    """The search of that name, None for None. Raises ModelError for a model with too few layers."""
+    schedule = Schedule(skip_ratio=skip_ratio)
+    return OnlineSearch(model.n_layer, confidence=confidence, schedule=schedule) if name else None
 
 
 def open_draft(path: Path, target: Model, quant: DraftQuant | None = "auto") -> Model:

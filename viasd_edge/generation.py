@@ -12,6 +12,7 @@ from viasd_edge.limits import Mode
 from viasd_edge.modes import Parts
 from viasd_edge.policy import Auto
 from viasd_edge.runner import Work
+from viasd_edge.search.online import Searching
 from viasd_edge.strategies import Round, Sampling, Stats, Tally
 from viasd_edge.text import Piece, TextStream
 
@@ -37,6 +38,7 @@ class Generation:
     drafters: dict[str, dict[str, int]]  # drafted, tested, accepted
     acceptance_by_position: list[float | None]  # accepted of tested, by position in the draft
     policy: list[dict[str, Any]] | None  # what it expects at the end, see policy.Auto.explain
+    search: dict[str, Any] | None  # the search while generating, see OnlineSearch.report; its seconds and share of time
     gave_up: bool  # whether drafting did not pay for a while
     prompt_ids: list[int]
     by_position: list[Tally]  # the counts behind acceptance_by_position
@@ -67,6 +69,7 @@ class Stream:
         self._sampling = sampling.seeded()
         self._stats = Stats(on_round)
         self._planner = parts.planner()
+        self._searched = parts.search.seconds if parts.search else 0.0  # before this generation
         tokens = parts.tokens(prompt, self._planner, sampling=self._sampling, max_tokens=max_tokens, stats=self._stats)
         self._text = TextStream(tokens, parts.target.model, stop)
         self._seconds = 0.0
@@ -98,7 +101,9 @@ class Stream:
         full, slim = parts.target.work["full"], parts.target.work["slim"]
         n = len(self._text.token_ids)
         tiered = parts.mode == "tiered"
-        auto = self._planner if isinstance(self._planner, Auto) else None
+        masked = parts.mask is not None or parts.search is not None
+        planner = self._planner.inner if isinstance(self._planner, Searching) else self._planner
+        auto = planner if isinstance(planner, Auto) else None
         return Generation(
             text=self._text.text,
             token_ids=self._text.token_ids,
@@ -117,14 +122,23 @@ class Stream:
                 "escalated": stats.escalated if tiered else None,
                 "gated": stats.gated if tiered else None,
             },
-            tiers=_tiers(stats, full, slim if parts.mask else None, parts.draft.work["full"] if parts.draft else None),
+            tiers=_tiers(stats, full, slim if masked else None, parts.draft.work["full"] if parts.draft else None),
             drafters={name: asdict(tally) for name, tally in stats.by_drafter.items()},
             acceptance_by_position=[_share(tally) for tally in stats.by_position],
             policy=auto.explain() if auto else None,
+            search=self._search(),
             gave_up=bool(auto and auto.gave_up),
             prompt_ids=self._prompt,
             by_position=stats.by_position,
         )
+
+    def _search(self) -> dict[str, Any] | None:
+        search = self._parts.search
+        if search is None:
+            return None
+        seconds = search.seconds - self._searched
+        share = seconds / self._seconds if self._seconds > 0 else None
+        return {**search.report(), "seconds": round(seconds, 6), "share": share and round(share, 6)}
 
 
 def _tiers(stats: Stats, full: Work, slim: Work | None, draft: Work | None) -> list[dict[str, Any]]:

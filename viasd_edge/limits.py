@@ -12,6 +12,15 @@ DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 PolicyName = Literal["auto", "fixed"]
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
+ConfidenceName = Literal["hidden", "lm-head"]
+CONFIDENCES: tuple[ConfidenceName, ...] = get_args(ConfidenceName)
+"""What a layer's confidence is read from: its outputs themselves, or what the model's head makes of them."""
+
+OnlineSearchName = Literal["conflayers"]
+ONLINE_SEARCHES: tuple[OnlineSearchName, ...] = get_args(OnlineSearchName)
+SKIP_RATIO = 0.15
+"""Of the layers, skipped by an online search: small models have little depth to spare."""
+
 MAX_ROWS = 64
 """Rows of logits one decode can return: the library reserves room for them, 0.6 MB each with 152k tokens."""
 

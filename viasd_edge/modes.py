@@ -21,6 +21,7 @@ from viasd_edge.limits import DRAFT_MAX, LOSSLESS, MAX_DRAFT, MODES, DrafterName
 from viasd_edge.mask import LayerMask
 from viasd_edge.policy import Auto, Costs, Fallback, Fixed
 from viasd_edge.runner import Runner
+from viasd_edge.search.online import OnlineSearch, Searching
 from viasd_edge.strategies import (
     Drafter,
     EntropyWindow,
@@ -60,12 +61,14 @@ class Parts:
     drafters: tuple[DrafterName, ...] | None = None
     policy: PolicyName = "auto"
     costs: Costs | None = None  # None: measured when needed
+    search: OnlineSearch | None = None  # in the place of a mask: exact mode without a draft model
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r}; it must be one of {', '.join(MODES)}")
         if not 1 <= self.draft_max <= MAX_DRAFT:
             raise ValueError(f"draft_max is {self.draft_max}; it must be from 1 to {MAX_DRAFT}")
+        self._check_search()
         if self.mode == "plain":
             return
         if self.mode == "tiered" and self.mask is None:
@@ -83,10 +86,18 @@ class Parts:
     def _require(self, name: DrafterName) -> None:
         if name in {"model", "filtered", "chain"} and self.draft is None:
             raise ModelError(f"drafter {name!r} needs a draft model: name one with -md")
-        if name in {"layerskip", "filtered"} and self.mask is None:
+        if name in {"layerskip", "filtered"} and self.mask is None and self.search is None:
             raise MaskError(f'drafter {name!r} needs a mask: --mask FILE, or its layers like --mask "layers:4-7"')
         if name in {"layerskip", "filtered"} and self.mode == "tiered":
             raise MaskError(f"drafter {name!r} works in the target's cache, which tiered mode needs; use exact mode")
+
+    def _check_search(self) -> None:
+        if self.search is None:
+            return
+        if self.mode != "exact" or self.draft is not None or self.mask is not None:
+            raise MaskError("a search while generating needs --self: exact mode, no draft model, and a mask of its own")
+        if self.drafters is not None and "layerskip" not in self.drafters:
+            raise MaskError("a search while generating learns from drafts under its mask: add --drafter layerskip")
 
     @property
     def lossless(self) -> bool:
@@ -98,10 +109,12 @@ class Parts:
         """The drafters in use, cheapest first."""
         if self.drafters is not None:
             return self.drafters
+        if self.search is not None and self.policy == "fixed":  # a chain would not tell who guessed
+            return ("layerskip",)
         names: list[DrafterName] = ["ngram"]
         if self.draft is not None:
             names.append("model")
-        if self.mask is not None and self.mode == "exact":
+        if (self.mask is not None or self.search is not None) and self.mode == "exact":
             names.append("filtered" if self.draft is not None else "layerskip")
         return tuple(names)
 
@@ -141,6 +154,8 @@ class Parts:
         """A first estimate; the policy follows what it sees."""
         if name == "ngram":
             return 0.0
+        if name == "layerskip" and self.search:
+            return self.full_curve.at(1) * (1 - self.search.schedule.skip_ratio)
         if name == "layerskip":
             return self.slim_curve.at(1)
         if name == "filtered":  # four drafted tokens and a slim pass, most of which stand
@@ -153,6 +168,13 @@ class Parts:
         """A planner for one generation; None: plain decoding."""
         if self.mode == "plain":
             return None
+        planner = self._planner()
+        if self.search is None:
+            return planner
+        self.target.set_probe(self.search.confidence, last=self.search.probe_last)
+        return Searching(planner, self.search, self.target)
+
+    def _planner(self) -> Planner:
         keep_logits = self.mode == "tiered" and self.gate.needs_draft
         if self.mode == "bild":
             return Fallback(self._drafters(("model",))[0])
@@ -166,7 +188,9 @@ class Parts:
 
     def _drafters(self, names: Sequence[DrafterName]) -> list[Drafter]:
         own = OwnCache(self.draft) if self.draft else None
-        shared = SharedCache(self.target, self.mask) if self.mask else None
+        search, mask = self.search, self.mask
+        shared = SharedCache(self.target, lambda: search.mask) if search else None
+        shared = SharedCache(self.target, mask) if mask else shared
         made: list[Drafter] = []
         for name in names:
             if name == "ngram":

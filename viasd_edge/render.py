@@ -41,6 +41,10 @@ def summary(generation: Generation) -> str:
     ]
     if generation.draft_model:
         parts.append(f"{timings['draft_n_accepted']} of {timings['draft_n']} tested drafts accepted")
+    if generation.search:
+        found = generation.search
+        state = "goes on" if found["running"] else "has ended"
+        parts.append(f"{found['iterations']} searches, mask {found['mask']}, search {state}")
     if generation.gave_up:
         parts.append("drafting did not pay for a while: decoded plainly there")
     if not generation.lossless:

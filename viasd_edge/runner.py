@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from viasd_edge.closing import Closing
 from viasd_edge.errors import ModelError, NativeLibraryError
-from viasd_edge.limits import MAX_ROWS
+from viasd_edge.limits import MAX_ROWS, ConfidenceName
 from viasd_edge.mask import LayerMask
 from viasd_edge.model import Model
 
 Logits = NDArray[np.float32]
+Confidences = NDArray[np.float32]
+"""1 - entropy / log(size) of block outputs, [n_tokens, n_layer, 2]: attention, FFN. See native/src/layer-probe.h."""
 
 _DECODE_STATUS = {1: "no room in the KV cache", 2: "aborted", -1: "invalid batch", -2: "out of memory", -3: "failed"}
 
@@ -58,6 +60,8 @@ class Runner(Closing):
         self._api = self._native.api
         self._flags: bytes | None = None
         self._checked: set[bytes] = set()
+        self._probe: tuple[ConfidenceName, int] | None = None
+        self._confidences: list[Confidences] = []  # of the latest decode, batch by batch
         self._context = self._create_context()
         self._closing.callback(self._api.llama_free, self._context)
         self._memory = self._api.llama_get_memory(self._context)
@@ -116,6 +120,7 @@ class Runner(Closing):
         if not tokens:
             return np.empty((0, self.model.n_vocab), np.float32)
         self._set_mask(mask, keep_kv=keep_kv)
+        self._confidences = []
         before = self.n_past
         # whole batches from the end, so that all rows wanted lie in the last one
         cuts = [0, *range(len(tokens) % self.n_batch or self.n_batch, len(tokens) + 1, self.n_batch)]
@@ -149,6 +154,28 @@ class Runner(Closing):
         if status != 0:
             reason = _DECODE_STATUS.get(status, f"status {status}")
             raise NativeLibraryError(f"llama_decode of {n} tokens after {self.n_past - n}: {reason}")
+        if self._probe:
+            self._confidences.append(self._native.layer_probe(self._context, n, self.model.n_layer))
+
+    def set_probe(self, kind: ConfidenceName | None, *, last: int = 0) -> None:
+        """Measure the confidence of every block's output in all later passes; logits stay what they are.
+
+        "hidden" takes the entropy over the output itself, "lm-head" over the vocabulary: two products with the model's
+        head for every layer and token, so `last` restricts it to the last tokens of a batch (0: all). None: off.
+        Raises ModelError for a model that cannot be measured.
+        """
+        wanted = (kind, last) if kind else None
+        if wanted != self._probe:
+            self._native.set_layer_probe(self._context, kind, last=last)
+            self._probe, self._confidences = wanted, []
+
+    def confidences(self) -> Confidences:
+        """Of the latest decode's tokens, float32 [n_tokens, n_layer, 2]; no token without a probe.
+
+        NaN where there is none: a block that was skipped or that the architecture builds by hand, a token that `last`
+        leaves out, and in the last layer's FFN a token without a row of logits.
+        """
+        return np.concatenate([np.empty((0, self.model.n_layer, 2), np.float32), *self._confidences])
 
     def _set_mask(self, mask: LayerMask | None, *, keep_kv: bool) -> None:
         flags = None if mask is None else mask.flags(self.model.n_layer, keep_kv=keep_kv)

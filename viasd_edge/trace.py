@@ -33,7 +33,12 @@ def tracing(path: Path | None, parts: Parts) -> Iterator[Callable[[Round], None]
             file.write(json.dumps(value, separators=(",", ":")) + "\n")
 
         write(trace_header(parts))
-        yield lambda round_: write(round_record(round_))
+
+        def write_round(round_: Round) -> None:
+            events = parts.search.take_events() if parts.search else []
+            write(round_record(round_) | ({"search": [event.to_dict() for event in events]} if events else {}))
+
+        yield write_round
 
 
 def trace_header(parts: Parts) -> dict[str, Any]:
@@ -46,16 +51,21 @@ def trace_header(parts: Parts) -> dict[str, Any]:
         "mask": str(parts.mask) if parts.mask else None,
         "gate": gate_text(parts.gate) if parts.mode == "tiered" else None,
         "policy": parts.policy,
+        "search": parts.search.name if parts.search else None,
         "threads": parts.target.n_threads,
     }
 
 
 def round_record(round_: Round) -> dict[str, Any]:
-    """One round; ids are tokens, widths tokens in a pass (0: none), `asked` guesses made by the drafter."""
+    """One round; ids are tokens, widths tokens in a pass (0: none), `asked` guesses made by the drafter.
+
+    `mask` is what a search had the model draft under. Beside it stand the `search` events that came with the round.
+    """
     draft = round_.draft
     return {
         "n_past": round_.n_past,
         "drafter": draft.drafter,
+        "mask": str(draft.mask) if draft.mask else None,
         "drafted": draft.ids,
         "confidence": [round(guess.confidence, 4) for guess in draft.guesses],
         "asked": draft.asked,

@@ -14,7 +14,18 @@ import click
 
 from viasd_edge.cli.common import json_option, print_json, pull_progress, reports_errors
 from viasd_edge.errors import PromptError
-from viasd_edge.limits import DRAFT_MAX, DRAFTERS, LOSSLESS, MAX_DRAFT, MODES, POLICIES, Mode
+from viasd_edge.limits import (
+    CONFIDENCES,
+    DRAFT_MAX,
+    DRAFTERS,
+    LOSSLESS,
+    MAX_DRAFT,
+    MODES,
+    ONLINE_SEARCHES,
+    POLICIES,
+    SKIP_RATIO,
+    Mode,
+)
 
 if TYPE_CHECKING:
     from viasd_edge.engine import Engine
@@ -56,6 +67,25 @@ def _gate(_context: click.Context, _option: click.Parameter, text: str | None) -
     "rules of speculative cascades, BiLD and FLy, to compare with. Default: exact.",
 )
 @click.option("--self", "self_speculation", is_flag=True, help="No draft model: the model drafts for itself.")
+@click.option(
+    "--search",
+    type=click.Choice(ONLINE_SEARCHES),
+    help="With --self: look for the mask to draft under while generating, by the confidence of each layer's outputs.",
+)
+@click.option(
+    "--confidence",
+    type=click.Choice(CONFIDENCES),
+    default="hidden",
+    show_default=True,
+    help="--search: of a layer's outputs themselves, or of what the model's head makes of them: the paper's, and slow.",
+)
+@click.option(
+    "--skip-ratio",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=SKIP_RATIO,
+    show_default=True,
+    help="--search: share of the layers to skip at least.",
+)
 @click.option(
     "--drafter",
     "drafters",
@@ -173,6 +203,8 @@ def generate(
     )
     if not sampling.is_greedy and mode not in (None, *LOSSLESS):
         raise click.UsageError(f"--mode {mode} is greedy; use exact mode for a temperature or penalties")
+    if options["search"] and not (options["self_speculation"] and options["mask"] is None and mode in (None, "exact")):
+        raise click.UsageError("--search needs --self, exact mode and no --mask: it finds the mask itself")
     with pull_progress(quiet=quiet) as progress:
         engine = Engine.open(
             options["model"],
@@ -180,6 +212,9 @@ def generate(
             mode=mode,
             self_speculation=options["self_speculation"],
             mask=options["mask"],
+            search=options["search"],
+            confidence=options["confidence"],
+            skip_ratio=options["skip_ratio"],
             tolerance=options["tolerance"],
             draft_quant=None if options["draft_quant"] == "none" else options["draft_quant"],
             n_ctx=options["ctx_size"],
@@ -241,7 +276,7 @@ def _notice(engine: Engine, options: dict[str, Any], *, quiet: bool) -> None:
         click.echo("measuring what passes cost on this machine, once: some seconds", err=True)
     if engine.mode == "plain":
         click.echo("the model's cache cannot drop tokens: plain decoding", err=True)
-    elif engine.draft is None and engine.mask is None:
+    elif engine.draft is None and engine.mask is None and engine.parts.search is None:
         click.echo("no draft model and no mask: drafts by n-gram lookup only (-md, or --self --mask)", err=True)
 
 

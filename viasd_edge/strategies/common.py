@@ -72,13 +72,15 @@ class Drafter(Protocol):
 class Draft:
     """Guesses of one drafter to be verified together, by the slim verifier or by the full model.
 
-    `asked` is how many guesses the drafter made, also those that were not worth verifying.
+    `asked` is how many guesses the drafter made, also those that were not worth verifying; `mask` is what a search
+    had the target draft under.
     """
 
     drafter: str | None = None
     guesses: list[Guess] = field(default_factory=list)
     slim: bool = False
     asked: int = 0
+    mask: LayerMask | None = None
 
     @property
     def ids(self) -> list[int]:
