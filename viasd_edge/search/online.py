@@ -41,7 +41,7 @@ class Schedule:
     max_searches: int = 100
     good_accepted: float = 4.0  # mean accepted tokens a round and mean acceptance at which the search stops
     good_acceptance: float = 0.95
-    patience: int = 8  # searches in a row without a better set, after which it stops
+    patience: int = 4  # searches in a row without a better set, after which it stops
     fall: float = 0.7  # of the best set's acceptance: under it a stopped search starts again
 
     def __post_init__(self) -> None:
@@ -215,33 +215,28 @@ class OnlineSearch:
         if np.isnan(scores).any():
             return None
         critical = critical_lambdas(scores)
+        lams = self.lam + LAMBDA_STEP * np.arange(-_MAX_STEPS, _MAX_STEPS + 1)
+        counts = (critical > lams[:, None]).sum(axis=1)  # sets are nested: of equal sets the counts are equal
         least, most = self._bounds()
-        step = LAMBDA_STEP
-        for _ in range(_MAX_STEPS):  # until the ratio holds, or one step changes too few layers into too many
-            n = int((critical > self.lam).sum())
-            if least <= n <= most:
-                break
-            if n > most and int((critical > self.lam + step).sum()) < least:
-                break
-            self.lam += step if n > most else -step
-        found = _chosen(critical, self.lam)
-        if self.iterations and found == self.layers:
-            found = self._other(critical) or found
-        return found or None
+        at = _nearest((counts >= least) & (counts <= most))
+        if at is None:  # one step turns too few layers into too many
+            at = _nearest(counts == min(counts[counts >= least], default=0))
+        if at is None:
+            return None
+        if self.iterations and self._at(critical, lams[at]) == self.layers:
+            others = (counts >= least) & (counts <= most) & (counts != counts[at])
+            fewer = others & (counts < counts[at])
+            more = others & (counts > counts[at])
+            first, second = (
+                (fewer, more) if self._fruitless else (more, fewer)
+            )  # of a poor set fewer, of a good one more
+            at = next((other for other in (_nearest(first), _nearest(second)) if other is not None), at)
+        self.lam = float(lams[at])
+        return self._at(critical, self.lam) or None
 
-    def _other(self, critical: NDArray[np.float64]) -> tuple[int, ...] | None:
-        """The nearest set within the ratio that is not the present one: fewer layers first if it was a poor one."""
-        least, most = self._bounds()
-        for direction in (1, -1) if self._fruitless else (-1, 1):
-            for i in range(1, _MAX_STEPS):
-                lam = self.lam + direction * i * LAMBDA_STEP
-                found = _chosen(critical, lam)
-                if not least <= len(found) <= most:
-                    break
-                if found != self.layers:
-                    self.lam = lam
-                    return found
-        return None
+    @staticmethod
+    def _at(critical: NDArray[np.float64], lam: float) -> tuple[int, ...]:
+        return tuple(int(i) + 1 for i in np.flatnonzero(critical > lam))
 
     def _bounds(self) -> tuple[int, int]:
         """The least and the most layers to skip."""
@@ -275,8 +270,10 @@ class OnlineSearch:
         self._accepted, self._acceptance = [], []
 
 
-def _chosen(critical: NDArray[np.float64], lam: float) -> tuple[int, ...]:
-    return tuple(int(i) + 1 for i in np.flatnonzero(critical > lam))
+def _nearest(wanted: NDArray[np.bool_]) -> int | None:
+    """The index of the true element nearest to the middle, None if there is none."""
+    found = np.flatnonzero(wanted)
+    return int(found[np.abs(found - len(wanted) // 2).argmin()]) if len(found) else None
 
 
 class Probed(Protocol):
