@@ -43,8 +43,10 @@ def summary(generation: Generation) -> str:
         parts.append(f"{timings['draft_n_accepted']} of {timings['draft_n']} tested drafts accepted")
     if generation.search:
         found = generation.search
-        state = "goes on" if found["running"] else "has ended"
-        parts.append(f"{found['iterations']} searches, mask {found['mask']}, search {state}")
+        state = "going on" if found["running"] else "ended"
+        parts.append(
+            f"{found['iterations']} searches in {percent(found['share'])} of the time, {state}: {found['mask']}"
+        )
     if generation.gave_up:
         parts.append("drafting did not pay for a while: decoded plainly there")
     if not generation.lossless:
