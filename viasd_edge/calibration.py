@@ -8,6 +8,8 @@ catching up, and made stricter until the error measured there is within the limi
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +93,17 @@ def forecast(gate: Gate, samples: Sequence[Sequence[Position]], curves: Curves, 
     return Forecast(gate, wrong / n, accepted / n, escalated / n, seconds / n)
 
 
+def forecasts(
+    samples: Sequence[Sequence[Position]],
+    curves: Curves,
+    gates: Iterable[Gate] | None = None,
+    *,
+    keep_kv: bool = True,
+) -> list[Forecast]:
+    """What every one of `gates` would do; None: all candidates."""
+    return [forecast(gate, samples, curves, keep_kv=keep_kv) for gate in gates or candidates()]
+
+
 def _draft(positions: Sequence[Position]) -> list[Position]:
     block: list[Position] = []
     survives = 1.0
@@ -151,16 +164,20 @@ def settle(
     mask: LayerMask,
     n: int,
     measured: dict[tuple[Gate, bool], Measured],
+    seconds: float = math.inf,
 ) -> Calibration:
     """The gate that stays within `error` where it is measured, the faster way with the KV.
 
     Every try asks the forecasts for half the error of the one before; what was tried is kept in `measured`, by gate and
-    whether the KV was kept. Raises EdgeError if none is strict enough.
+    whether the KV was kept. Raises EdgeError if none is strict enough, or `seconds` will not do for another try.
     """
+    started = time.perf_counter()
     parts = {"draft": draft, "mask": mask}
     asked = error
-    for _ in range(_TRIES):
+    for tries in range(_TRIES):
         gate = best(forecasts, asked).gate
+        if (time.perf_counter() - started) * (tries + 1) > seconds * max(tries, 1):
+            raise EdgeError("the time is used up; `viasd-edge calibrate` goes on from here")
         for keep_kv in (True, False):
             if (gate, keep_kv) not in measured:
                 measured[gate, keep_kv] = measure(gate, prompts, parts=parts, target=target, keep_kv=keep_kv, n=n)

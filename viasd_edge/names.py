@@ -45,3 +45,14 @@ def load_mask(text: str) -> LayerMask:
 def mask_names() -> list[str]:
     """Names of the masks in the package and of the user's own."""
     return sorted({path.stem for folder in (shipped("masks"), masks_dir()) for path in folder.glob("*.json")})
+
+
+def model_name(path: Path) -> str:
+    """The registry's name for a model's file, else the file's own."""
+    return next((name for name, entry in registry().models.items() if entry.file == path.name), path.stem)
+
+
+def hand_picked(fingerprint: str) -> LayerMask | None:
+    """The shipped mask of a model that no search found: what found ones are compared with."""
+    masks = [LayerMask.load(path) for path in sorted(shipped("masks").glob("*.json"))]
+    return next((m for m in masks if m.fingerprint == fingerprint and m.method.startswith("hand-picked")), None)

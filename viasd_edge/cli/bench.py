@@ -39,7 +39,7 @@ def _widths(_context: click.Context, _option: click.Parameter, text: str) -> lis
     return widths
 
 
-_stock_option = click.option(
+stock_option = click.option(
     "--stock",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     envvar="VIASD_STOCK_LIB",
@@ -55,14 +55,14 @@ def _in_a_folder(_context: click.Context, _option: click.Parameter, path: Path |
     return path
 
 
-def _picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+def picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     if path and path.suffix not in _PICTURES:
         raise click.BadParameter(f"{path.name} must end in one of {', '.join(_PICTURES)}")
     return _in_a_folder(context, option, path)
 
 
 _file: dict[str, Any] = {"type": click.Path(path_type=Path, dir_okay=False), "callback": _in_a_folder}
-_plot: dict[str, Any] = {**_file, "callback": _picture}
+_plot: dict[str, Any] = {**_file, "callback": picture}
 
 
 @bench.command(name="run")
@@ -92,7 +92,7 @@ _plot: dict[str, Any] = {**_file, "callback": _picture}
 @click.option("--mask", help="Mask for tiered mode and self-speculation. Default: the pair's.")
 @click.option("--tolerance", type=click.FloatRange(0, 1), help="tiered: the calibrated error. Default: the plain gate.")
 @click.option("--policy", type=click.Choice(POLICIES), default="auto", show_default=True, help="See generate.")
-@_stock_option
+@stock_option
 @click.option("--rows", "rows_file", **_file, help="Keep every row in this file; the same run goes on from there.")
 @click.option("--csv", "csv_file", **_file, help="Write the summary as CSV.")
 @click.option("--md", "md_file", **_file, help="Write the summary as a Markdown table.")
@@ -187,7 +187,7 @@ def _prompts(files: tuple[Path, ...], classes: tuple[str, ...], per_class: int |
 @click.option("--widths", callback=_widths, default="1-16,24,32", show_default=True, help="Tokens in a pass.")
 @click.option("-r", "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds after a warm-up.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
-@_stock_option
+@stock_option
 @click.option("--plot", **_plot, help="Draw t(n) into this file (.png, .svg).")
 @json_option
 @reports_errors

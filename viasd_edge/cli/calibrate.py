@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from viasd_edge.cli.common import counting, json_option, print_json, pull_progress, reports_errors
-from viasd_edge.errors import MaskError, PromptError
+from viasd_edge.errors import MaskError
 
 if TYPE_CHECKING:
     from viasd_edge.calibration import Forecast, Measured
     from viasd_edge.engine import Engine
     from viasd_edge.evaluation import Sample
     from viasd_edge.strategies import Gate
-
-_TEXT_PROMPT = 32  # tokens of context before the first judged one, of a text
-_MEASURED = 3  # every so many prompts are kept apart to measure on
 
 
 @click.command()
@@ -73,6 +70,7 @@ def calibrate(
     from viasd_edge.calibration import best, candidates, settle
     from viasd_edge.engine import Engine
     from viasd_edge.folders import masks_dir
+    from viasd_edge.samples import split
     from viasd_edge.strategies import GATES
 
     unknown = [gate for gate in gates if gate not in GATES]
@@ -88,10 +86,8 @@ def calibrate(
             raise MaskError("calibration needs a mask and a drafter")
         if name is None and found.method == "given":
             raise MaskError("this mask has no name to be found by: give it one with --name")
-        taken = _samples(engine, text_file, samples, max_tokens)
-        judged = [sample for i, sample in enumerate(taken) if i % _MEASURED]
+        judged, held_out = split(take_samples(engine, text_file, samples, max_tokens))
         forecasts = _forecasts(engine, judged, list(candidates(gates or GATES)))
-        held_out = [sample.prompt for sample in taken[::_MEASURED]]
         click.echo(f"measuring the best on {len(held_out)} other samples", err=True)
         tried: dict[tuple[Gate, bool], Measured] = {}
         saved = found
@@ -125,38 +121,20 @@ def calibrate(
     click.echo(f"saved in {path}", err=True)
 
 
-def _samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list[Sample]:
-    """Text to judge: of a file, or what the full model answers to our own prompts."""
-    from viasd_edge.engine import Engine as Exact
-    from viasd_edge.evaluation import Sample, text_samples
-    from viasd_edge.prompts import embedded, evenly
+def take_samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list[Sample]:
+    """Text to judge, with a progress bar while the full model answers."""
+    from viasd_edge.samples import answers, of_file
 
     if text_file:
-        try:
-            text = text_file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise PromptError(f"{text_file} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-        samples = text_samples(engine.target.model.tokenize(text, special=False), n_prompt=_TEXT_PROMPT, n_tokens=n)
-        if len(samples) < _MEASURED:
-            raise PromptError(
-                f"{text_file}: too short: {_MEASURED} samples need {_MEASURED * (_TEXT_PROMPT + n)} tokens"
-            )
-        return evenly(samples, count)
-    chosen = evenly(embedded(), count)
-    exact = Exact(engine.target, mode="exact", draft=engine.draft)
-    found = []
+        return of_file(engine, text_file, count, n)
     click.echo("asking the full model", err=True)
-    with counting(len(chosen)) as advance:
-        for prompt in chosen:
-            generation = exact.generate(prompt.text, max_tokens=n)
-            found.append(Sample(generation.prompt_ids, generation.token_ids))
-            advance()
-    return [sample for sample in found if sample.tokens]
+    with counting(count) as advance:
+        return answers(engine, count, n, advance)
 
 
 def _forecasts(engine: Engine, samples: list[Sample], gates: list[Any]) -> list[Forecast]:
     """What every gate would have done on the samples."""
-    from viasd_edge.calibration import forecast
+    from viasd_edge.calibration import forecasts
     from viasd_edge.curves import Curves
     from viasd_edge.evaluation import Teacher
 
@@ -165,7 +143,7 @@ def _forecasts(engine: Engine, samples: list[Sample], gates: list[Any]) -> list[
     curves = Curves(parts.draft_curve, parts.slim_curve, parts.full_curve)
     click.echo("asking drafter and slim verifier", err=True)
     observed = Teacher(parts.target, parts.draft, samples).positions(parts.mask)
-    return [forecast(gate, observed, curves) for gate in gates]
+    return forecasts(observed, curves, gates)
 
 
 def _report(

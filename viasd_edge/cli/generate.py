@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from viasd_edge.generation import Stream
     from viasd_edge.strategies import Gate
 
-_INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED = 128 + signal.SIGINT
 _SAMPLING = (
     "top_k",
     "top_p",
@@ -204,7 +204,7 @@ def generate(
         interrupted = _print_stream(stream, show=not as_json, color=color, tiers=engine.mode == "tiered")
         _report(stream, as_json=as_json, quiet=quiet, explain=options["explain"])
     if interrupted:
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def _mode(options: dict[str, Any]) -> Mode | None:

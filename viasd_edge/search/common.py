@@ -33,7 +33,7 @@ class Scores:
         return cls(**{key: float(value) for key, value in table.items()})
 
     def to_dict(self) -> dict[str, float]:
-        return {key: round(value, 6) for key, value in asdict(self).items()}
+        return {key: round(float(value), 6) for key, value in asdict(self).items()}
 
 
 class Search(Protocol):

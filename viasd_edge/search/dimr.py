@@ -49,7 +49,7 @@ class Dimr:
         self._step += 1
         if self._step <= len(_STARTS):
             units = _STARTS[self._step - 1](self._space, self._singles.damage, self._share)
-            return units or self._draw()
+            return units if units and units not in self._losses else self._draw()
         if self._step % self._theta == 0 and (pool := self._pool()):
             return propose(self._losses, pool, size=self._space.size, seed=self._seed + self._step)
         return self._draw()
@@ -118,12 +118,14 @@ class Swift:
         if self._best <= 1.0 - self.enough or self._gainless > self.patience:
             return None
         if (len(self._losses) + 1) % self.interval == 0:
-            pool = [units for _ in range(_POOL) if (units := self._draws.ask()) is not None]
-            if pool:
+            drawn = [units for _ in range(_POOL) if (units := self._draws.ask()) is not None]
+            if drawn:
+                pool = list(dict.fromkeys(drawn))
                 return propose(self._losses, pool, size=self._space.size, seed=self._seed, kappa=2.5)
         return self._draws.ask()
 
     def tell(self, units: Units, scores: Scores) -> None:
+        self._draws.tell(units, scores)
         loss = self._losses[units] = self.loss(scores)
         self._gainless = 0 if loss < self._best else self._gainless + 1
         self._best = min(loss, self._best)

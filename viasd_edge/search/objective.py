@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from viasd_edge.calibration import Curves, candidates, forecast
-from viasd_edge.curves import Curve
+from viasd_edge.calibration import forecasts
+from viasd_edge.curves import Curve, Curves
 from viasd_edge.evaluation import Position, Teacher, agreement, divergence, overshoot
 from viasd_edge.folders import write_atomically
 from viasd_edge.limits import DRAFT_MAX
@@ -56,7 +56,7 @@ class Journal:
             header = json.loads(first)
             if header.pop("format") != _FORMAT:
                 return None
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         journal = cls.__new__(cls)
         journal.path, journal.header, journal.scores = path, header, {}
@@ -155,8 +155,9 @@ def predicted(
     """
     if curves.draft is None:
         return self_speculation(agreement(list(chain.from_iterable(samples)), "slim"), curves.full, curves.slim)
-    found = [forecast(gate, samples, curves, keep_kv=keep_kv) for gate in (gates or candidates())]
-    within = [1.0 / entry.seconds for entry in found if entry.error <= error]
+    within = [
+        1.0 / entry.seconds for entry in forecasts(samples, curves, gates, keep_kv=keep_kv) if entry.error <= error
+    ]
     return max(within, default=1.0 / curves.full.at(1))
 
 

@@ -12,7 +12,7 @@ from viasd_edge.search.common import Scores, Units, overshoot_loss
 from viasd_edge.search.space import Space
 
 _TRIES = 100  # draws until a space counts as exhausted
-_STEPS = 200  # the knapsack's resolution of cost
+_STEPS = 20  # the knapsack's resolution: of the cost of the cheapest unit
 
 
 class Random:
@@ -28,15 +28,15 @@ class Random:
         self._seen: set[Units] = set()
 
     def ask(self) -> Units | None:
+        """One that was not told yet; None if there seems to be none left."""
         for _ in range(_TRIES):
             units = self._space.fill(self._random.permutation(self._space.size).tolist(), self._share)
             if units and units not in self._seen:
-                self._seen.add(units)
                 return units
         return None
 
-    def tell(self, units: Units, scores: Scores) -> None:
-        """Learns nothing."""
+    def tell(self, units: Units, scores: Scores) -> None:  # noqa: ARG002  # learns nothing
+        self._seen.add(units)
 
 
 class Even:
@@ -48,7 +48,7 @@ class Even:
     def __init__(self, space: Space, share: float, *, seed: int = 0) -> None:  # noqa: ARG002  # nothing is drawn
         self._space = space
         layers = space.n_layer - 2
-        count = min(round(share * space.n_layer), layers)
+        count = min(int(share * space.n_layer + 1e-9), layers)
         chosen = [int((i + 0.5) * layers / count) for i in range(count)] if count else []
         self._left = [tuple(2 * layer + kind for layer in chosen for kind in (0, 1)) if space.blocks else tuple(chosen)]
 
@@ -119,14 +119,20 @@ class Knapsack:
         self._space = space
         self._singles = Singles(space)
         self._shares = deque([share, 0.9 * share, 0.8 * share])
+        self._told: set[Units] = set()
 
     def ask(self) -> Units | None:
         if (single := self._singles.ask()) is not None:
             return single
-        return least_damage(self._space, self._singles.damage, self._shares.popleft()) if self._shares else None
+        while self._shares:
+            units = least_damage(self._space, self._singles.damage, self._shares.popleft())
+            if units is not None and units not in self._told:
+                return units
+        return None
 
     def tell(self, units: Units, scores: Scores) -> None:
         self._singles.tell(units, scores)
+        self._told.add(units)
 
 
 def least_damage(space: Space, damage: NDArray[np.float64], share: float) -> Units | None:
@@ -134,27 +140,27 @@ def least_damage(space: Space, damage: NDArray[np.float64], share: float) -> Uni
 
     Invariant: after unit i, least[c] is the least damage of a set of units 0..i that costs c steps.
     """
-    step = share / _STEPS
-    weights = np.ceil(space.costs / step - 1e-9).astype(int)
-    least = np.full(_STEPS + 1, np.inf)
+    step = float(space.costs.min()) / _STEPS
+    weights = np.ceil(space.costs / step - 1e-6).astype(int).tolist()
+    room = int(share / step + 1e-6)
+    least = np.full(room + 1, np.inf)
     least[0] = 0.0
-    taken = np.zeros((space.size, _STEPS + 1), bool)
-    for i, (weight, harm) in enumerate(zip(weights.tolist(), damage.tolist(), strict=True)):
-        if weight > _STEPS:
+    taken = np.zeros((space.size, room + 1), bool)
+    for i, (weight, harm) in enumerate(zip(weights, damage.tolist(), strict=True)):
+        if weight > room:
             continue
         with_it = np.full_like(least, np.inf)
-        with_it[weight:] = least[: _STEPS + 1 - weight] + harm
+        with_it[weight:] = least[: room + 1 - weight] + harm
         taken[i] = with_it < least
         least = np.minimum(least, with_it)
-    slack = int(weights.min())
     reached = np.flatnonzero(np.isfinite(least[1:])) + 1
     if not len(reached):
         return None
-    window = reached[reached > reached[-1] - slack]
-    left = int(window[np.argmin(least[window])])
+    nearest = reached[reached > reached[-1] - _STEPS]
+    left = int(nearest[np.argmin(least[nearest])])
     units = []
     for i in reversed(range(space.size)):
         if taken[i, left]:
             units.append(i)
-            left -= int(weights[i])
+            left -= weights[i]
     return tuple(reversed(units))
