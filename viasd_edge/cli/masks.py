@@ -154,7 +154,7 @@ def masks_import(file: Path, name: str | None, model: str | None, *, force: bool
     from_stdin = str(file) == "-"
     if from_stdin and name is None:
         raise click.UsageError("a mask from stdin needs a name: --name NAME")
-    path = own_mask_path(name or file.stem)
+    path = own_mask_path(file.stem if name is None else name)
     if path.exists() and not force:
         raise MaskError(f"you have a mask {path.stem} already: --force replaces it, --name keeps both")
     mask = LayerMask.from_json(_stdin_text(), name="stdin", source="stdin") if from_stdin else LayerMask.load(file)
