@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fakes import N_VOCAB, FakeTarget
 
-from viasd_edge.calibration import Curves, best, candidates, forecast
-from viasd_edge.curves import Curve
+from viasd_edge.calibration import best, candidates, forecast
+from viasd_edge.curves import Curve, Curves
 from viasd_edge.errors import EdgeError, MaskError
 from viasd_edge.evaluation import Position, Sample, Summary, agreement, observe, text_samples
 from viasd_edge.mask import Calibration, LayerMask

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from viasd_edge.curves import Curve
+from viasd_edge.curves import Curves
 from viasd_edge.engine import Engine
 from viasd_edge.errors import EdgeError
 from viasd_edge.evaluation import Position
@@ -54,37 +54,37 @@ class Forecast:
     seconds: float  # a token
 
 
-@dataclass(frozen=True)
-class Curves:
-    """What passes of the tiers cost."""
+def forecast(gate: Gate, samples: Sequence[Sequence[Position]], curves: Curves, *, keep_kv: bool = True) -> Forecast:
+    """Walk through every sample in blocks, as tiered decoding would if every token it emits were the sample's own.
 
-    draft: Curve
-    slim: Curve
-    full: Curve
-
-
-def forecast(gate: Gate, samples: Sequence[Sequence[Position]], curves: Curves) -> Forecast:
-    """Walk through every sample in blocks, as tiered decoding would if every token it emits were the sample's own."""
+    Without `keep_kv` a full pass also evaluates what was kept since the one before. Raises ValueError without a
+    drafter's curve.
+    """
+    if curves.draft is None:
+        raise ValueError("tiered decoding needs a drafter's curve")
+    guess = curves.draft.at(1)
     wrong = accepted = escalated = n = 0
     seconds = 0.0
     for positions in samples:
-        at = 0
+        at = n_full = 0
         while at < len(positions):
             block = _draft(positions[at:])
             decisions = until_changed(
                 gate.decide(position.draft_summary, position.slim_summary, position.draft) for position in block
             )
-            seconds += len(block) * curves.draft.at(1) + curves.slim.at(len(block))
+            seconds += len(block) * guess + curves.slim.at(len(block))
             emitted = len(decisions)
             for position, decision in zip(block, decisions, strict=False):
                 accepted += decision is Decision.ACCEPT
                 wrong += decision is Decision.ACCEPT and position.draft != position.full
                 wrong += decision is Decision.REGENERATE and position.slim != position.full
             if decisions[-1] is Decision.ESCALATE:  # the full model decides the rest of the block
+                first = at if keep_kv else n_full
+                seconds += curves.full.at(at + len(block) + 1 - first)
                 rest = block[len(decisions) - 1 :]
-                seconds += curves.full.at(len(rest))
-                right = next((i for i, position in enumerate(rest) if position.draft != position.full), len(rest) - 1)
-                emitted += right
+                right = next((i for i, position in enumerate(rest) if position.draft != position.full), len(rest))
+                emitted = min(len(decisions) + right, len(positions) - at)  # after the last right one it adds its own
+                n_full = at + emitted
                 escalated += 1
             at += emitted
             n += emitted

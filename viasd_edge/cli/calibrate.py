@@ -162,19 +162,15 @@ def _samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list
 
 def _forecasts(engine: Engine, samples: list[Sample], gates: list[Any]) -> list[Forecast]:
     """What every gate would have done on the samples."""
-    from viasd_edge.calibration import Curves, forecast
-    from viasd_edge.evaluation import observe
+    from viasd_edge.calibration import forecast
+    from viasd_edge.curves import Curves
+    from viasd_edge.evaluation import Teacher
 
     parts = engine.parts
-    assert parts.draft is not None  # noqa: S101  # checked before
-    assert parts.mask is not None  # noqa: S101
+    assert parts.mask is not None  # noqa: S101  # checked before
     curves = Curves(parts.draft_curve, parts.slim_curve, parts.full_curve)
-    observed = []
     click.echo("asking drafter and slim verifier", err=True)
-    with counting(len(samples)) as advance:
-        for sample in samples:
-            observed.append(observe(parts.target, parts.draft, parts.mask, sample))
-            advance()
+    observed = Teacher(parts.target, parts.draft, samples).positions(parts.mask)
     return [forecast(gate, observed, curves) for gate in gates]
 
 
