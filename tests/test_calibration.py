@@ -87,9 +87,9 @@ def calibration(error, gate="ratio:accept=0.9,escalate=0.5", draft="d"):
 
 
 def test_a_mask_keeps_its_calibrations(tmp_path):
-    mask = LayerMask.parse("layers:1").with_calibration(calibration(0.01), fingerprint="f00d", model="m")
-    mask = mask.with_calibration(calibration(0.05), fingerprint="f00d", model="m")
-    mask = mask.with_calibration(calibration(0.05, "chow:alpha=0.1"), fingerprint="f00d", model="m")
+    mask = LayerMask.parse("layers:1").with_calibration(calibration(0.01))
+    mask = mask.with_calibration(calibration(0.05))
+    mask = mask.with_calibration(calibration(0.05, "chow:alpha=0.1"))
     mask.save(tmp_path / "mine.json")
     loaded = LayerMask.load(tmp_path / "mine.json")
     assert loaded.calibrations == mask.calibrations
@@ -107,7 +107,7 @@ def test_a_users_mask_comes_before_a_shipped_one(tmp_path, monkeypatch):
     monkeypatch.setenv("VIASD_EDGE_MASKS", str(tmp_path))
     name = "qwen2.5-coder-1.5b-hand-picked"
     shipped = load_mask(name)
-    shipped.with_calibration(calibration(0.5), fingerprint="f00d", model="m").save(tmp_path / f"{name}.json")
+    shipped.with_calibration(calibration(0.5)).save(tmp_path / f"{name}.json")
     assert load_mask(name).calibrations[-1].error == 0.5
     assert mask_names().count(name) == 1
 

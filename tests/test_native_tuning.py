@@ -28,8 +28,6 @@ pytestmark = pytest.mark.native
 N_LAYER = 8
 PLANTED = (2, 5)  # write nothing into the residual; an even mask of two layers has them, too
 TEXT = "the quick brown fox jumps over a lazy dog and runs far away " * 40
-    ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "far", "away"] * 40
-)
 
 
 def planted(name: str) -> bool:

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from viasd_edge.engine import Engine
 from viasd_edge.errors import EdgeError
 from viasd_edge.evaluation import Position, Sample, Teacher
 from viasd_edge.folders import cache_dir
-from viasd_edge.machine import describe
+from viasd_edge.machine import describe, device_text
 from viasd_edge.mask import LayerMask
+from viasd_edge.names import model_name
 from viasd_edge.search import make
 from viasd_edge.search.common import Scores, Search, Units
 from viasd_edge.search.objective import Journal, Objective, predicted
@@ -292,7 +294,13 @@ class Tuner:
         ratio = self._journal.header["stock_ratio"]
         scores = self._found[str(mask)].scores.to_dict()
         return Tuned(
-            mask=replace(mask, method=self._plan.method, fingerprint=model.fingerprint, scores=scores),
+            mask=replace(
+                mask.bound(fingerprint=model.fingerprint, model=model_name(model.path), n_layer=model.n_layer),
+                method=self._plan.method,
+                scores=scores,
+                device=device_text(),
+                created=date.today().isoformat(),  # noqa: DTZ011  # the user's
+            ),
             method=self._plan.method,
             seconds=self.seconds,
             evaluations=len(self._found),
@@ -330,8 +338,5 @@ class Tuner:
             except EdgeError as problem:
                 tuned.notes.append(f"not calibrated for {error:g}: {problem}")
                 continue
-            model = self._engine.target.model
-            tuned.mask = tuned.mask.with_calibration(
-                calibration, fingerprint=model.fingerprint, model=tuned.mask.model or model.path.stem
-            )
+            tuned.mask = tuned.mask.with_calibration(calibration)
         tuned.tried = list(tried.values())

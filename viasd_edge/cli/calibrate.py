@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("-m", "--model", help="Pair, model name, .gguf path, or repo:file. Default: the default pair.")
 @click.option("-md", "--draft-model", help="The drafter. Default: the pair's.")
-@click.option("--mask", help="The mask to calibrate: a file, a name, or text. Default: the pair's.")
+@click.option("--mask", help="The mask to calibrate: a file, a name, or text. Default: as in generate.")
 @click.option("--name", help="Save the mask under this name. Default: its own.")
 @click.option(
     "--error",
@@ -69,10 +70,13 @@ def calibrate(
     """
     from viasd_edge.calibration import best, candidates, settle
     from viasd_edge.engine import Engine
-    from viasd_edge.folders import masks_dir
+    from viasd_edge.machine import device_text
+    from viasd_edge.names import model_name, own_mask_path
     from viasd_edge.samples import split
     from viasd_edge.strategies import GATES
 
+    if name is not None:
+        own_mask_path(name)  # a bad name costs no calibration
     unknown = [gate for gate in gates if gate not in GATES]
     if unknown:
         raise click.UsageError(f"gate {unknown[0]!r} is none of {', '.join(GATES)}")
@@ -86,11 +90,15 @@ def calibrate(
             raise MaskError("calibration needs a mask and a drafter")
         if name is None and found.method == "given":
             raise MaskError("this mask has no name to be found by: give it one with --name")
+        path = own_mask_path(name or found.name)
         judged, held_out = split(take_samples(engine, text_file, samples, max_tokens))
         forecasts = _forecasts(engine, judged, list(candidates(gates or GATES)))
         click.echo(f"measuring the best on {len(held_out)} other samples", err=True)
         tried: dict[tuple[Gate, bool], Measured] = {}
-        saved = found
+        target = engine.target.model
+        saved = found.bound(fingerprint=target.fingerprint, model=model_name(target.path), n_layer=target.n_layer)
+        if found.method == "given":
+            saved = replace(saved, device=device_text(), created=date.today().isoformat())  # noqa: DTZ011  # the user's
         for error in errors:
             calibration = settle(
                 forecasts,
@@ -102,11 +110,7 @@ def calibrate(
                 n=max_tokens,
                 measured=tried,
             )
-            target = engine.target.model
-            saved = saved.with_calibration(
-                calibration, fingerprint=target.fingerprint, model=found.model or target.path.stem
-            )
-    path = masks_dir() / f"{name or found.name}.json"
+            saved = saved.with_calibration(calibration)
     saved.save(path)
     kinds = dict.fromkeys(entry.gate.name for entry in forecasts)
     of_kind = [[entry for entry in forecasts if entry.gate.name == kind] for kind in kinds]

@@ -78,7 +78,11 @@ def _gate(_context: click.Context, _option: click.Parameter, text: str | None) -
     help="Run a copy of the drafter in this quantisation, made once and cached: faster, a little less often right. "
     "auto: q4_0 if that is smaller.",
 )
-@click.option("--mask", help='Layers the slim verifier skips: a mask file, a mask\'s name, or "attn:4-7 ffn:4-7".')
+@click.option(
+    "--mask",
+    help='Layers the slim verifier skips: a mask file, a mask\'s name, or "attn:4-7 ffn:4-7". Default, where the mode '
+    "needs one: your newest mask of the model, else the pair's, see `masks list`.",
+)
 @click.option(
     "--draft-max",
     type=click.IntRange(1, MAX_DRAFT),

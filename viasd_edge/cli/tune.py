@@ -109,11 +109,12 @@ def tune(
     viasd-edge tune my-model.gguf --draft my-small-model.gguf
     """
     from viasd_edge.engine import Engine
-    from viasd_edge.folders import masks_dir
-    from viasd_edge.names import hand_picked, model_name
+    from viasd_edge.names import hand_picked, model_name, own_mask_path
     from viasd_edge.search.objective import Journal
     from viasd_edge.tuning import Plan, Tuner, journal_path
 
+    if name is not None:
+        own_mask_path(name)  # a bad name costs no search
     plan = Plan(
         method=options["method"],
         shares=options["shares"],
@@ -126,6 +127,7 @@ def tune(
     with pull_progress(quiet=quiet) as pulls:
         engine = Engine.open(model, draft_model=draft_model, mode="exact", n_threads=threads, progress=pulls)
     with engine, _progress(plan.budget, quiet=quiet) as (on_evaluation, on_phase):
+        saved = own_mask_path(name or f"{model_name(engine.target.model.path)}-tuned")
         path = journal_path(engine, plan, _text_key(text_file, samples, max_tokens))
         on_phase("getting ready")
         tuner = Tuner(
@@ -139,9 +141,7 @@ def tune(
         on_phase("searching")
         tuner.search(on_evaluation)
         tuned = tuner.finish(hand_picked(engine.target.model.fingerprint), on_phase)
-        of_model = model_name(engine.target.model.path)
-        tuned.mask = replace(tuned.mask, name=name or f"{of_model}-tuned", model=of_model)
-        saved = masks_dir() / f"{tuned.mask.name}.json"
+        tuned.mask = replace(tuned.mask, name=saved.stem)
         tuned.mask.save(saved)
     if plot:
         from viasd_edge.search.report import plot as plot_masks
