@@ -73,6 +73,16 @@ def test_every_search_finds_what_does_nothing(model, text, method):
     assert tuned.hand_picked.scores.agreement < 1.0
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+def test_conflayers_comes_to_the_share(model, text, blocks):
+    """Blocks that write nothing have no confidence at all: of all sets the rule's last is theirs."""
+    tuned = tune(model, text, Plan(method="conflayers", shares=(2 / N_LAYER,), blocks=blocks))
+    smallest = min(tuned.candidates, key=lambda found: found.scores.share)
+    assert (smallest.mask.attention, smallest.mask.ffn) == (PLANTED, PLANTED)
+    assert smallest.scores.agreement == 1.0
+    assert tuned.method == "conflayers"
+
+
 def test_blocks_one_by_one(model, text):
     tuned = tune(model, text, Plan(shares=(0.25,), evaluations=60))
     best = min(tuned.finalists, key=lambda found: found.scores.dimr)

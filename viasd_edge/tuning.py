@@ -13,8 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from viasd_edge import __version__
 from viasd_edge.calibration import Measured, forecasts, settle
@@ -28,6 +32,7 @@ from viasd_edge.mask import LayerMask
 from viasd_edge.names import model_name
 from viasd_edge.search import make
 from viasd_edge.search.common import Scores, Search, Units
+from viasd_edge.search.conflayers import ConfLayers
 from viasd_edge.search.objective import Journal, Objective, predicted
 from viasd_edge.search.prices import Prices
 from viasd_edge.search.space import Space
@@ -213,7 +218,22 @@ class Tuner:
             self._searching += time.perf_counter() - started
 
     def _make(self, share: float) -> Search:
+        if self._plan.method == ConfLayers.name:
+            return ConfLayers(self._space, self._confidences, share)
         return make(self._plan.method, self._space, share, seed=self._plan.seed)
+
+    @cached_property
+    def _confidences(self) -> NDArray[np.float32]:
+        """Of the blocks' outputs in the full model's passes over the judged texts, means over tokens, [n_layer, 2]."""
+        target = self._engine.target
+        target.set_probe("hidden")
+        found = []
+        for sample in self._texts.judged:
+            target.rewind(0)
+            target.decode([*sample.prompt, *sample.tokens], rows=0)
+            found.append(target.confidences()[len(sample.prompt) :])
+        target.set_probe(None)
+        return np.concatenate(found).mean(axis=0)
 
     def _over(self) -> bool:
         enough = self._plan.evaluations is not None and len(self._found) >= self._plan.evaluations
@@ -242,6 +262,8 @@ class Tuner:
     def _remember(self, share: float, search: Search, units: Units, found: Found) -> None:
         """The best mask of a share is one that uses it: fewer units always do less damage."""
         left = share - self._space.share(units)
+        if left + 1e-9 < 0:  # a search may come from above
+            return
         if left >= self._space.costs.max() and len(units) < self._space.size:
             return
         loss = search.loss(found.scores)

@@ -6,7 +6,7 @@
 //
 // x is the block's output before it is added to the residual: itself (HIDDEN, what the released code does), or the logits
 // that the model's output norm and head make of it (LM_HEAD, what the paper says; two products with the head's matrix for
-// every layer and token). Logit scales and soft caps are left out.
+// every layer and token). Logit scales and soft caps are left out, and so is the 1e-12 that the code adds inside the log.
 //
 // Called from (patches/0003-layer-probe-hooks.patch):
 //   llm_graph_context::build_attn    every variant, on return

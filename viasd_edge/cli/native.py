@@ -17,13 +17,14 @@ def native() -> None:
 @reports_errors
 def native_check(*, as_json: bool) -> None:
     """Load the library and print what it is; exit 1 with the cure if it is not usable."""
-    from viasd_edge._native import LAYER_SKIP_VERSION
+    from viasd_edge._native import LAYER_PROBE_VERSION, LAYER_SKIP_VERSION
     from viasd_edge._native import native as load
 
     library = load()
     facts = {
         "folder": str(library.folder),
         "layer_skip_version": LAYER_SKIP_VERSION,
+        "layer_probe_version": LAYER_PROBE_VERSION,
         "system_info": library.system_info(),
     }
     if as_json:

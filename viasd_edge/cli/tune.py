@@ -17,7 +17,7 @@ from viasd_edge.cli.bench import picture, stock_option
 from viasd_edge.cli.calibrate import take_samples
 from viasd_edge.cli.common import json_option, print_json, pull_progress, reports_errors
 from viasd_edge.cli.generate import INTERRUPTED
-from viasd_edge.search import SEARCHES
+from viasd_edge.search import METHODS
 
 if TYPE_CHECKING:
     from viasd_edge.engine import Engine
@@ -42,7 +42,7 @@ def _shares(_context: click.Context, _option: click.Parameter, texts: tuple[floa
 @click.argument("model", required=False)
 @click.option("-md", "--draft", "--draft-model", "draft_model", help="The drafter. Default: the pair's.")
 @click.option("--budget", default="10m", callback=_budget, show_default=True, help="Time it may take: 90s, 10m, 1h.")
-@click.option("--method", type=click.Choice(SEARCHES), default="dimr", show_default=True, help="How masks are sought.")
+@click.option("--method", type=click.Choice(METHODS), default="dimr", show_default=True, help="How masks are sought.")
 @click.option(
     "--skip",
     "shares",

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from viasd_edge.search.space import Space
 
 SEARCHES = ("dimr", "swift", "knapsack", "sensitivity", "random", "even")
+METHODS = (*SEARCHES, "conflayers")
+"""Of `tune`: the last needs more than a space, see search.conflayers."""
 
 
 def make(name: str, space: Space, share: float, *, seed: int = 0) -> Search:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from viasd_edge.search.common import Scores
+from viasd_edge.search.common import Scores, Units
 from viasd_edge.search.space import Space
 
 LAMBDA_STEP = 0.05
@@ -74,7 +74,7 @@ class ConfLayers:
     """Offline: the sets of the rule for one text, as lambda moves from 0 towards a share of the layers' cost.
 
     `confidences` is [n_layer, 2], means over the text's tokens in a full-model pass. Ends with the set at which the
-    share is crossed.
+    share is crossed: coming from above, all but the last save more than the share.
     """
 
     name: ClassVar[str] = "conflayers"
@@ -90,19 +90,23 @@ class ConfLayers:
         self._share = share
         self._sets = self._walk()
 
-    def ask(self) -> tuple[int, ...] | None:
+    def ask(self) -> Units | None:
         return next(self._sets, None)
 
-    def tell(self, units: tuple[int, ...], scores: Scores) -> None:
+    def loss(self, scores: Scores) -> float:
+        """The method keeps the set of which most drafted tokens stand."""
+        return 1.0 - scores.agreement
+
+    def tell(self, units: Units, scores: Scores) -> None:
         """The rule learns nothing from scores: whoever runs the search keeps the best set."""
 
-    def _walk(self) -> Iterator[tuple[int, ...]]:
+    def _walk(self) -> Iterator[Units]:
         finite = self._critical[np.isfinite(self._critical)]
         start = self._units(0.0)
         rises = self._space.share(start) > self._share
         ends = max(0.0, *finite) if rises else min(0.0, *finite)  # beyond it nothing changes
         n_steps = int(np.ceil(abs(ends) / LAMBDA_STEP)) + 1
-        asked: set[tuple[int, ...]] = {()}
+        asked: set[Units] = {()}
         for step in range(n_steps + 1):
             units = self._units(step * LAMBDA_STEP * (1 if rises else -1))
             if units not in asked:
@@ -111,7 +115,7 @@ class ConfLayers:
             if (self._space.share(units) > self._share) != rises:
                 return
 
-    def _units(self, lam: float) -> tuple[int, ...]:
+    def _units(self, lam: float) -> Units:
         """The units of the rule's set; with separate blocks both of a layer."""
         layers = np.flatnonzero(self._critical > lam)
         if not self._space.blocks:
