@@ -95,12 +95,13 @@ class OnlineSearch:
         self.schedule = schedule or Schedule()
         self.layers = self._evenly()
         self.lam = 0.0
-        self.iterations = 0
+        self.iterations = 0  # searches, all in all
         self.restarts = 0
         self.running = True
         self.best: Measured | None = None
         self.seconds = 0.0  # spent in here, all in all
-        self._fruitless = 0  # searches in a row
+        self._searches = 0  # since the last restart
+        self._fruitless = 0  # of them, in a row
         self._window: deque[NDArray[np.float32]] = deque(maxlen=self.schedule.window)
         self._accepted: list[int] = []  # of the present set's rounds
         self._acceptance: list[float] = []
@@ -182,7 +183,7 @@ class OnlineSearch:
                 self._go_on("interval", started)
 
     def _go_on(self, reason: Reason, started: float) -> None:
-        if self._fruitless >= self.schedule.patience or self.iterations >= self.schedule.max_searches:
+        if self._fruitless >= self.schedule.patience or self._searches >= self.schedule.max_searches:
             self._stop(started)
         else:
             self._search(reason, started)
@@ -199,7 +200,7 @@ class OnlineSearch:
         if self.best and found.acceptance >= self.schedule.fall * self.best.acceptance:
             self._accepted, self._acceptance = [], []
             return
-        self.best, self._fruitless, self.iterations, self.running = None, 0, 0, True
+        self.best, self._fruitless, self._searches, self.running = None, 0, 0, True
         self.restarts += 1
         self._search("restart", started)
 
@@ -207,6 +208,7 @@ class OnlineSearch:
         """Let the rule choose anew."""
         layers = self._proposed() if self._window else None
         self.iterations += 1
+        self._searches += 1
         self._adopt(layers or self.layers, reason, started)
 
     def _proposed(self) -> tuple[int, ...] | None:
@@ -223,7 +225,7 @@ class OnlineSearch:
             at = _nearest(counts == min(counts[counts >= least], default=0))
         if at is None:
             return None
-        if self.iterations and self._at(critical, lams[at]) == self.layers:
+        if self._searches and self._at(critical, lams[at]) == self.layers:
             others = (counts >= least) & (counts <= most) & (counts != counts[at])
             fewer = others & (counts < counts[at])
             more = others & (counts > counts[at])
