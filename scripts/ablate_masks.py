@@ -20,7 +20,7 @@ from typing import Any
 
 from viasd_edge.curves import Curve, Curves, curve
 from viasd_edge.engine import Engine, open_draft
-from viasd_edge.evaluation import Teacher, View
+from viasd_edge.evaluation import Teacher, View, mean_confidences
 from viasd_edge.folders import cache_dir
 from viasd_edge.mask import LayerMask
 from viasd_edge.names import hand_picked, named
@@ -28,7 +28,9 @@ from viasd_edge.prompts import Prompt, embedded, evenly, read_prompts
 from viasd_edge.registry import resolve
 from viasd_edge.runner import Runner
 from viasd_edge.samples import answers
-from viasd_edge.search import SEARCHES, make
+from viasd_edge.search import METHODS, make
+from viasd_edge.search.common import Search
+from viasd_edge.search.conflayers import ConfLayers
 from viasd_edge.search.objective import Journal, Objective, measures, predicted, share_of
 from viasd_edge.search.prices import Prices
 from viasd_edge.search.space import Space
@@ -51,24 +53,29 @@ class Ablation:
         attention, ffn = self._prices.attention[at], self._prices.ffn[at]
         self._space = Space(engine.target.model.n_layer, blocks=True, attention_cost=attention, ffn_cost=ffn)
         journal = Journal.load(path) or Journal(path, {})
-        self._objective = Objective(self._teacher(sought), self._space, self._prices, ERROR, journal)
-        self._judge = self._teacher(others)
-
-    def _teacher(self, prompts: Sequence[Prompt]) -> Teacher:
-        return Teacher(self._engine.target, self._engine.draft, answers(self._engine, prompts, TOKENS))
+        samples = answers(engine, sought, TOKENS)
+        self._confidences = mean_confidences(engine.target, samples)
+        teacher = Teacher(engine.target, engine.draft, samples)
+        self._objective = Objective(teacher, self._space, self._prices, ERROR, journal)
+        self._judge = Teacher(engine.target, engine.draft, answers(engine, others, TOKENS))
 
     def searched(self, method: str, share: float, steps: int) -> Row | None:
         """The best mask that a search found by its own loss, judged; single blocks do not count as steps."""
-        search = make(method, self._space, share)
+        search = self._search(method, share)
         best: tuple[float, LayerMask] | None = None
         while steps and (units := search.ask()) is not None:
             scores = self._objective.score(self._space.mask(units))
             search.tell(units, scores)
             steps -= len(units) > 1
-            filled = self._space.share(units) > share - 2 * self._space.costs.max()
+            filled = 0 <= share + 1e-9 - self._space.share(units) < 2 * self._space.costs.max()
             if len(units) > 1 and filled and (best is None or search.loss(scores) < best[0]):
                 best = (search.loss(scores), self._space.mask(units))
         return self.masked(method, best[1], target=share) if best else None
+
+    def _search(self, method: str, share: float) -> Search:
+        if method == ConfLayers.name:
+            return ConfLayers(self._space, self._confidences, share)
+        return make(method, self._space, share)
 
     def masked(self, method: str, mask: LayerMask, **more: Any) -> Row:
         slim = curve(self._engine.target, mask)
@@ -109,7 +116,7 @@ def rows(arguments: argparse.Namespace, done: set[tuple[str, float | None]]) -> 
             with open_draft(resolve(draft_name), target, None) as weights, Runner(weights, n_ctx=1024) as model:
                 yield ablation.independent(model)
         for share in SHARES:
-            for method in SEARCHES:
+            for method in METHODS:
                 if (method, share) not in done and (row := ablation.searched(method, share, arguments.steps)):
                     yield row
 

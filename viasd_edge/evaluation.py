@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from viasd_edge.mask import LayerMask
-from viasd_edge.runner import Logits, Runner, State
+from viasd_edge.runner import Confidences, Logits, Runner, State
 
 WINDOW = 16  # tokens the slim verifier sees at a time: no narrower pass costs as little a token, no wider one less
 TOP = 128  # tokens of a distribution that are kept one by one
@@ -133,6 +133,21 @@ class View:
     full: NDArray[np.float64]
     slim: NDArray[np.float64]
     positions: list[Position]
+
+
+def mean_confidences(target: Runner, samples: Sequence[Sample]) -> Confidences:
+    """Of the outputs of every block in full passes over the samples, means over their tokens, [n_layer, 2].
+
+    NaN for the last layer's FFN. The runner ends up with the last sample.
+    """
+    target.set_probe("hidden")
+    found = []
+    for sample in samples:
+        target.rewind(0)
+        target.decode([*sample.prompt, *sample.tokens], rows=0)
+        found.append(target.confidences()[len(sample.prompt) :])
+    target.set_probe(None)
+    return np.asarray(np.concatenate(found).mean(axis=0))
 
 
 class Teacher:

@@ -17,19 +17,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from viasd_edge import __version__
 from viasd_edge.calibration import Measured, forecasts, settle
 from viasd_edge.curves import Curve, Curves, curve
 from viasd_edge.engine import Engine
 from viasd_edge.errors import EdgeError
-from viasd_edge.evaluation import Position, Sample, Teacher
+from viasd_edge.evaluation import Position, Sample, Teacher, mean_confidences
 from viasd_edge.folders import cache_dir
 from viasd_edge.machine import describe, device_text
 from viasd_edge.mask import LayerMask
 from viasd_edge.names import model_name
+from viasd_edge.runner import Confidences
 from viasd_edge.search import make
 from viasd_edge.search.common import Scores, Search, Units
 from viasd_edge.search.conflayers import ConfLayers
@@ -222,17 +220,8 @@ class Tuner:
         return make(self._plan.method, self._space, share, seed=self._plan.seed)
 
     @cached_property
-    def _confidences(self) -> NDArray[np.float32]:
-        """Of the blocks' outputs in the full model's passes over the judged texts, means over tokens, [n_layer, 2]."""
-        target = self._engine.target
-        target.set_probe("hidden")
-        found = []
-        for sample in self._texts.judged:
-            target.rewind(0)
-            target.decode([*sample.prompt, *sample.tokens], rows=0)
-            found.append(target.confidences()[len(sample.prompt) :])
-        target.set_probe(None)
-        return np.concatenate(found).mean(axis=0)
+    def _confidences(self) -> Confidences:
+        return mean_confidences(self._engine.target, self._texts.judged)
 
     def _over(self) -> bool:
         enough = self._plan.evaluations is not None and len(self._found) >= self._plan.evaluations
