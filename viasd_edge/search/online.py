@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -226,13 +226,10 @@ class OnlineSearch:
         if at is None:
             return None
         if self._searches and self._at(critical, lams[at]) == self.layers:
-            others = (counts >= least) & (counts <= most) & (counts != counts[at])
-            fewer = others & (counts < counts[at])
-            more = others & (counts > counts[at])
-            first, second = (
-                (fewer, more) if self._fruitless else (more, fewer)
-            )  # of a poor set fewer, of a good one more
-            at = next((other for other in (_nearest(first), _nearest(second)) if other is not None), at)
+            within = (counts >= least) & (counts <= most)
+            fewer, more = _nearest(within & (counts < counts[at])), _nearest(within & (counts > counts[at]))
+            order = (fewer, more) if self._fruitless else (more, fewer)  # of a poor set fewer, of a good one more
+            at = next((other for other in order if other is not None), at)
         self.lam = float(lams[at])
         return self._at(critical, self.lam) or None
 
@@ -291,7 +288,7 @@ class Searching:
     inner: Planner
     search: OnlineSearch
     target: Probed
-    drafter: str = field(default="layerskip")  # the one that drafts under the search's mask
+    drafter: str = "layerskip"  # the one that drafts under the search's mask
 
     def begin(self, prompt: Sequence[int]) -> None:
         self.search.begin(self.target.confidences())
