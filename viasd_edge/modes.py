@@ -15,6 +15,7 @@ from viasd_edge.drafters import (
     NgramDrafter,
     OwnCache,
     SharedCache,
+    UntilEnd,
 )
 from viasd_edge.errors import MaskError, ModelError
 from viasd_edge.limits import DRAFT_MAX, LOSSLESS, MAX_DRAFT, MODES, DrafterName, Mode, PolicyName
@@ -179,7 +180,10 @@ class Parts:
                 made.append(ChainDrafter([NgramDrafter(), GreedyDrafter("model", own)]))
             elif own:
                 made.append(GreedyDrafter("model", own))
-        return made
+        return [self._until_end(drafter) for drafter in made]
+
+    def _until_end(self, drafter: Drafter) -> Drafter:
+        return UntilEnd(drafter, self.target.model.is_end)
 
     def _cascade_drafter(self) -> Drafter:
         cache: OwnCache | SharedCache
@@ -189,7 +193,7 @@ class Parts:
             cache = SharedCache(self.target, self.mask)
         else:
             raise ModelError("cascade mode needs a draft model (-md) or a mask (--mask)")
-        return CascadeDrafter(NgramDrafter(), cache, name="cascade")
+        return self._until_end(CascadeDrafter(NgramDrafter(), cache, name="cascade"))
 
     def tokens(
         self, prompt: Sequence[int], planner: Planner | None, *, sampling: Sampling, max_tokens: int, stats: Stats
