@@ -20,7 +20,7 @@ from viasd_edge.drafters import (
 from viasd_edge.errors import MaskError, ModelError
 from viasd_edge.limits import DRAFT_MAX, LOSSLESS, MAX_DRAFT, MODES, DrafterName, Mode, PolicyName
 from viasd_edge.mask import LayerMask
-from viasd_edge.policy import Auto, Costs, Fallback, Fixed
+from viasd_edge.policy import Auto, Costs, Fallback, Fixed, Times
 from viasd_edge.runner import Runner
 from viasd_edge.strategies import (
     Drafter,
@@ -134,6 +134,11 @@ class Parts:
         guess = {name: self._guess_seconds(name) for name in (*self.drafter_names, *self._cascade)}
         return Costs(self.full_curve, guess, self.slim_curve if self.mode == "tiered" else None)
 
+    @cached_property
+    def times(self) -> Times:
+        """What the policy knows of costs; every generation adds to it."""
+        return Times(self.measured_costs(), self.draft_max)
+
     @property
     def _cascade(self) -> tuple[str, ...]:
         return ("cascade",) if self.mode == "cascade" else ()
@@ -161,7 +166,7 @@ class Parts:
             return Fixed(self._drafters(("model",))[0], draft_max=_FLY_DRAFT, wanted=0.0, threshold=0.0)
         drafters = [self._cascade_drafter()] if self.mode == "cascade" else self._drafters(self.drafter_names)
         if self.policy == "auto":
-            return Auto(drafters, self.measured_costs(), draft_max=self.draft_max, keep_logits=keep_logits)
+            return Auto(drafters, self.times, draft_max=self.draft_max, keep_logits=keep_logits)
         drafter = drafters[0] if len(drafters) == 1 else ChainDrafter(drafters)
         return Fixed(drafter, draft_max=self.draft_max, slim=self.mode == "tiered", keep_logits=keep_logits)
 
