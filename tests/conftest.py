@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from masks_written import FakeModel
 
 from viasd_edge import folders, registry
 from viasd_edge.stock import PEER
@@ -38,6 +39,23 @@ def user_folder(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPa
     folder = tmp_path / "user-models"
     monkeypatch.setenv("VIASD_EDGE_MODELS", str(folder))
     return folder
+
+
+@pytest.fixture
+def mine(user_folder: Path) -> Path:  # it moves the folder
+    """The user's folder of masks."""
+    folder = folders.masks_dir()
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model file that opens without a library."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(b"GGUF tiny")
+    monkeypatch.setattr("viasd_edge.model.Model", FakeModel)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,13 @@ class FakeTarget:
         del self.cache[n_past:], self.writers[n_past:]
         self.n_full = min(self.n_full, n_past)
 
+    def state(self):
+        return list(self.cache), list(self.writers), self.n_full
+
+    def restore(self, state) -> None:
+        self.cache, self.writers = list(state[0]), list(state[1])
+        self.n_full = state[2]
+
     def reset_work(self) -> None:
         self.full_passes = 0
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import N_VOCAB, FakeTarget
 
-from viasd_edge.calibration import Curves, best, candidates, forecast
-from viasd_edge.curves import Curve
+from viasd_edge.calibration import best, candidates, forecast
+from viasd_edge.curves import Curve, Curves
 from viasd_edge.errors import EdgeError, MaskError
-from viasd_edge.evaluation import Position, Sample, Summary, agreement, observe, text_samples
+from viasd_edge.evaluation import Position, Summary, text_samples
 from viasd_edge.mask import Calibration, LayerMask
 from viasd_edge.strategies import GATES, Ratio, parse_gate
 from viasd_edge.strategies.gate import TokenV3Gate
@@ -52,6 +51,14 @@ def test_after_an_escalation_the_full_model_decides_the_rest_of_the_block():
     assert found.escalated == pytest.approx(1 / 8)
 
 
+def test_catching_up_costs_what_was_kept_since_the_last_full_pass():
+    sample = [position(right=True, ratio=0.1 if i % 32 == 31 else 0.9) for i in range(64)]
+    kept, caught_up = (forecast(TokenV3Gate(0.3), [sample], CURVES, keep_kv=keep_kv) for keep_kv in (True, False))
+    assert kept.escalated == caught_up.escalated > 0
+    assert caught_up.seconds > kept.seconds
+    assert caught_up.error == kept.error
+
+
 def test_the_fastest_within_the_error_is_chosen():
     sample = [position(right=i % 20 > 0, ratio=0.9 if i % 20 else 0.4) for i in range(200)]
     forecasts = [forecast(gate, [sample], CURVES) for gate in candidates()]
@@ -69,24 +76,6 @@ def test_candidates_of_every_kind(name):
     assert {gate.name for gate in gates} == {name}
 
 
-def test_observe_sees_the_full_models_state_everywhere(prompt):
-    """Windows under the mask start from the full model's cache: the fake's logits depend on all of it."""
-    tokens = [(7 * i) % N_VOCAB for i in range(75)]
-    target = FakeTarget()
-    positions = observe(target, FakeTarget(), LayerMask.parse("layers:1"), Sample(prompt, tokens))
-    assert len(positions) == len(tokens)
-    reference = FakeTarget()
-    rows = reference.decode([*prompt, *tokens[:-1]])[len(prompt) - 1 :]
-    assert [entry.full for entry in positions] == rows.argmax(axis=-1).tolist()
-    assert [entry.draft for entry in positions] == rows.argmax(axis=-1).tolist()
-    assert agreement(positions, "draft") == 1.0
-    assert 0 < agreement(positions, "slim") < 1
-    assert set(target.writers) == {"full"}
-    for entry in positions:
-        if entry.slim == entry.draft:
-            assert entry.slim_summary.ratio(entry.draft) == pytest.approx(1.0)
-
-
 def test_text_is_cut_into_samples():
     samples = text_samples(list(range(25)), n_prompt=2, n_tokens=6)
     assert [sample.prompt for sample in samples] == [[0, 1], [8, 9], [16, 17]]
@@ -98,9 +87,9 @@ def calibration(error, gate="ratio:accept=0.9,escalate=0.5", draft="d"):
 
 
 def test_a_mask_keeps_its_calibrations(tmp_path):
-    mask = LayerMask.parse("layers:1").with_calibration(calibration(0.01), fingerprint="f00d", model="m")
-    mask = mask.with_calibration(calibration(0.05), fingerprint="f00d", model="m")
-    mask = mask.with_calibration(calibration(0.05, "chow:alpha=0.1"), fingerprint="f00d", model="m")
+    mask = LayerMask.parse("layers:1").with_calibration(calibration(0.01))
+    mask = mask.with_calibration(calibration(0.05))
+    mask = mask.with_calibration(calibration(0.05, "chow:alpha=0.1"))
     mask.save(tmp_path / "mine.json")
     loaded = LayerMask.load(tmp_path / "mine.json")
     assert loaded.calibrations == mask.calibrations
@@ -118,7 +107,7 @@ def test_a_users_mask_comes_before_a_shipped_one(tmp_path, monkeypatch):
     monkeypatch.setenv("VIASD_EDGE_MASKS", str(tmp_path))
     name = "qwen2.5-coder-1.5b-hand-picked"
     shipped = load_mask(name)
-    shipped.with_calibration(calibration(0.5), fingerprint="f00d", model="m").save(tmp_path / f"{name}.json")
+    shipped.with_calibration(calibration(0.5)).save(tmp_path / f"{name}.json")
     assert load_mask(name).calibrations[-1].error == 0.5
     assert mask_names().count(name) == 1
 

@@ -252,7 +252,9 @@ def test_native_check_says_what_to_do(monkeypatch, tmp_path):
 
 def test_models_and_masks_as_json():
     assert json.loads(invoke("models", "list", "--json").stdout)["default"] == "qwen2.5-coder"
-    assert "qwen2.5-coder-1.5b-hand-picked" in json.loads(invoke("masks", "show", "--json").stdout)
+    assert "qwen2.5-coder-1.5b-hand-picked" in [
+        entry["name"] for entry in json.loads(invoke("masks", "list", "--json").stdout)["masks"]
+    ]
     shown = json.loads(invoke("masks", "show", "layers:1-2", "--json").stdout)
     assert (shown["skip_attention"], shown["skip_ffn"], shown["text"]) == ([1, 2], [1, 2], "attn:1-2 ffn:1-2")
 

@@ -8,11 +8,13 @@ catching up, and made stricter until the error measured there is within the limi
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from viasd_edge.curves import Curve
+from viasd_edge.curves import Curves
 from viasd_edge.engine import Engine
 from viasd_edge.errors import EdgeError
 from viasd_edge.evaluation import Position
@@ -54,41 +56,52 @@ class Forecast:
     seconds: float  # a token
 
 
-@dataclass(frozen=True)
-class Curves:
-    """What passes of the tiers cost."""
+def forecast(gate: Gate, samples: Sequence[Sequence[Position]], curves: Curves, *, keep_kv: bool = True) -> Forecast:
+    """Walk through every sample in blocks, as tiered decoding would if every token it emits were the sample's own.
 
-    draft: Curve
-    slim: Curve
-    full: Curve
-
-
-def forecast(gate: Gate, samples: Sequence[Sequence[Position]], curves: Curves) -> Forecast:
-    """Walk through every sample in blocks, as tiered decoding would if every token it emits were the sample's own."""
+    Without `keep_kv` a full pass also evaluates what was kept since the one before. Raises ValueError without a
+    drafter's curve.
+    """
+    if curves.draft is None:
+        raise ValueError("tiered decoding needs a drafter's curve")
+    guess = curves.draft.at(1)
     wrong = accepted = escalated = n = 0
     seconds = 0.0
     for positions in samples:
-        at = 0
+        at = n_full = 0
         while at < len(positions):
             block = _draft(positions[at:])
             decisions = until_changed(
                 gate.decide(position.draft_summary, position.slim_summary, position.draft) for position in block
             )
-            seconds += len(block) * curves.draft.at(1) + curves.slim.at(len(block))
+            seconds += len(block) * guess + curves.slim.at(len(block))
             emitted = len(decisions)
             for position, decision in zip(block, decisions, strict=False):
                 accepted += decision is Decision.ACCEPT
                 wrong += decision is Decision.ACCEPT and position.draft != position.full
                 wrong += decision is Decision.REGENERATE and position.slim != position.full
             if decisions[-1] is Decision.ESCALATE:  # the full model decides the rest of the block
+                first = at if keep_kv else n_full
+                seconds += curves.full.at(at + len(block) + 1 - first)
                 rest = block[len(decisions) - 1 :]
-                seconds += curves.full.at(len(rest))
-                right = next((i for i, position in enumerate(rest) if position.draft != position.full), len(rest) - 1)
-                emitted += right
+                right = next((i for i, position in enumerate(rest) if position.draft != position.full), len(rest))
+                emitted = min(len(decisions) + right, len(positions) - at)  # after the last right one it adds its own
+                n_full = at + emitted
                 escalated += 1
             at += emitted
             n += emitted
     return Forecast(gate, wrong / n, accepted / n, escalated / n, seconds / n)
+
+
+def forecasts(
+    samples: Sequence[Sequence[Position]],
+    curves: Curves,
+    gates: Iterable[Gate] | None = None,
+    *,
+    keep_kv: bool = True,
+) -> list[Forecast]:
+    """What every one of `gates` would do; None: all candidates."""
+    return [forecast(gate, samples, curves, keep_kv=keep_kv) for gate in gates or candidates()]
 
 
 def _draft(positions: Sequence[Position]) -> list[Position]:
@@ -151,16 +164,20 @@ def settle(
     mask: LayerMask,
     n: int,
     measured: dict[tuple[Gate, bool], Measured],
+    seconds: float = math.inf,
 ) -> Calibration:
     """The gate that stays within `error` where it is measured, the faster way with the KV.
 
     Every try asks the forecasts for half the error of the one before; what was tried is kept in `measured`, by gate and
-    whether the KV was kept. Raises EdgeError if none is strict enough.
+    whether the KV was kept. Raises EdgeError if none is strict enough, or `seconds` will not do for another try.
     """
+    started = time.perf_counter()
     parts = {"draft": draft, "mask": mask}
     asked = error
-    for _ in range(_TRIES):
+    for tries in range(_TRIES):
         gate = best(forecasts, asked).gate
+        if (time.perf_counter() - started) * (tries + 1) > seconds * max(tries, 1):
+            raise EdgeError("the time is used up; `viasd-edge calibrate` goes on from here")
         for keep_kv in (True, False):
             if (gate, keep_kv) not in measured:
                 measured[gate, keep_kv] = measure(gate, prompts, parts=parts, target=target, keep_kv=keep_kv, n=n)

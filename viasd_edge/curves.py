@@ -60,6 +60,15 @@ class Curve:
         return cls(tuple(int(n) for n in table["n"]), tuple(float(ms) / 1e3 for ms in table["ms"]))
 
 
+@dataclass(frozen=True)
+class Curves:
+    """What passes of the tiers cost; without a drafter, `draft` is None."""
+
+    draft: Curve | None
+    slim: Curve
+    full: Curve
+
+
 def curve(runner: Runner, mask: LayerMask | None = None) -> Curve:
     """The curve of a model (under `mask`) as `runner` runs it: from the cache, else measured, which forgets its tokens.
 

@@ -12,9 +12,9 @@ from viasd_edge.errors import PromptError
 from viasd_edge.generation import Generation, Stream
 from viasd_edge.limits import MAX_ROWS, MODES, Mode
 from viasd_edge.mask import LayerMask
-from viasd_edge.model import Model, check_same_tokenizer
+from viasd_edge.model import Model, check_file, check_same_tokenizer, fingerprint
 from viasd_edge.modes import Parts, calibrated
-from viasd_edge.names import load_mask, named
+from viasd_edge.names import default_mask, load_mask, named
 from viasd_edge.registry import Progress, resolve
 from viasd_edge.requantize import DraftQuant, requantized
 from viasd_edge.runner import Runner
@@ -72,7 +72,9 @@ class Engine(Closing):
 
         `model` None is the default pair. `mode` None is "exact", or "plain" if the model's cache cannot drop tokens.
         `self_speculation` loads no draft model: the target drafts for itself, under the mask and by n-gram lookup.
-        `mask` is a mask file, a mask's name, or text like "layers:4-7"; None is the pair's where the mode needs one.
+        `mask` is a mask file, a mask's name, or text like "layers:4-7". None, where tiered mode or self-speculation
+        needs one, is the user's own mask of this model (by fingerprint) that was written last, else the pair's, else a
+        shipped one; with a tolerance, the first of them that is calibrated for it and the drafter.
         `tolerance` is the share of tokens that may differ from the full model's choice: 0 is exact mode, above it
         tiered mode as calibrated for the mask. `draft_quant` runs a cheaper copy of the drafter, see `requantize`.
         `n_ctx` None is 4096 tokens or what the model was trained for. `parts` are those of `modes.Parts`. Raises
@@ -84,8 +86,6 @@ class Engine(Closing):
         if tolerance is not None:
             mode = "tiered" if tolerance > 0 else "exact"
         draft_name = None if mode == "plain" or self_speculation else names.draft
-        if mask is None and (mode == "tiered" or self_speculation):
-            mask = names.mask
         if mode == "plain":
             mask = None
         found = load_mask(mask) if isinstance(mask, str) else mask
@@ -101,6 +101,9 @@ class Engine(Closing):
                 path = resolve(draft_name, progress)
                 draft_weights = opened.enter_context(open_draft(path, target, draft_quant))
                 draft = opened.enter_context(Runner(draft_weights, n_ctx=n_ctx, n_threads=n_threads))
+            if found is None and mode != "plain" and (mode == "tiered" or self_speculation):
+                draft_file = draft.model.fingerprint if draft else None
+                found = default_mask(names.mask, target.fingerprint, draft=draft_file, tolerance=tolerance)
             if tolerance and found and draft:
                 parts = {**calibrated(found, draft, tolerance), **parts}
             engine = cls(runner, mode=mode, draft=draft, mask=found, **parts)
@@ -193,3 +196,19 @@ def open_draft(path: Path, target: Model, quant: DraftQuant | None = "auto") -> 
         check_same_tokenizer(target, draft, path)
         opened.pop_all()
     return draft
+
+
+def find_mask(
+    model: str | None, draft_model: str | None, *, tolerance: float | None = None, progress: Progress | None = None
+) -> LayerMask | None:
+    """The mask that `Engine.open` takes in a mode that needs one when none is named; loads no model.
+
+    Raises ModelError, DownloadError.
+    """
+    names = named(model, draft_model)
+    path = resolve(names.target, progress)
+    check_file(path)
+    draft = None
+    if tolerance and names.draft:
+        draft = fingerprint(requantized(resolve(names.draft, progress), "auto"))
+    return default_mask(names.mask, fingerprint(path), draft=draft, tolerance=tolerance)

@@ -39,6 +39,12 @@ def describe() -> dict[str, Any]:
     return {"cpu": cpu_name(), "architecture": platform.machine(), "cores": os.cpu_count(), "system": platform.system()}
 
 
+def device_text() -> str:
+    """The machine in one line, as masks name it."""
+    machine = describe()
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']} {machine['architecture']}"
+
+
 def versions() -> dict[str, str]:
     """What is at work."""
     packages = ("viasd-edge", "llama-cpp-python", "numpy")

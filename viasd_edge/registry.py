@@ -117,6 +117,16 @@ def resolve(name: str, progress: Progress | None = None) -> Path:
     raise ModelError(f"{name}: no such file, and no model of that name (known: {known}; or a path, or repo:file)")
 
 
+def on_disk(name: str) -> Path:
+    """The local file of a model named like in `resolve`, which is not fetched. Raises ModelError."""
+    model = registry().models.get(name)
+    if model is None:
+        return resolve(name)
+    if not model.path.is_file():
+        raise ModelError(f"{name} is not on this machine; fetch it with `viasd-edge models pull {name}`")
+    return model.path
+
+
 def pull(model: RegisteredModel, progress: Progress | None = None) -> Path:
     """Fetch, join, verify and store a registered model; returns its path. A second call returns at once.
 

@@ -14,6 +14,7 @@ from viasd_edge.cli.generate import generate
 from viasd_edge.cli.masks import masks
 from viasd_edge.cli.models import models
 from viasd_edge.cli.native import native
+from viasd_edge.cli.tune import tune
 
 
 @click.group(
@@ -33,7 +34,7 @@ def cli() -> None:
     """
 
 
-for command in (generate, models, masks, calibrate, bench, native):
+for command in (generate, models, masks, tune, calibrate, bench, native):
     cli.add_command(command)
 
 

@@ -15,6 +15,7 @@ from viasd_edge.limits import MAX_ROWS, PEER, POLICIES, STOCK, STRATEGIES
 
 if TYPE_CHECKING:
     from viasd_edge.costs import CostReport
+    from viasd_edge.mask import LayerMask
     from viasd_edge.prompts import Prompt
 
 
@@ -39,7 +40,7 @@ def _widths(_context: click.Context, _option: click.Parameter, text: str) -> lis
     return widths
 
 
-_stock_option = click.option(
+stock_option = click.option(
     "--stock",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     envvar="VIASD_STOCK_LIB",
@@ -55,14 +56,14 @@ def _in_a_folder(_context: click.Context, _option: click.Parameter, path: Path |
     return path
 
 
-def _picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+def picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     if path and path.suffix not in _PICTURES:
         raise click.BadParameter(f"{path.name} must end in one of {', '.join(_PICTURES)}")
     return _in_a_folder(context, option, path)
 
 
 _file: dict[str, Any] = {"type": click.Path(path_type=Path, dir_okay=False), "callback": _in_a_folder}
-_plot: dict[str, Any] = {**_file, "callback": _picture}
+_plot: dict[str, Any] = {**_file, "callback": picture}
 
 
 @bench.command(name="run")
@@ -89,10 +90,10 @@ _plot: dict[str, Any] = {**_file, "callback": _picture}
 @click.option("-r", "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Times every prompt runs.")
 @click.option("-c", "--ctx-size", type=click.IntRange(64), default=4096, show_default=True, help="Context in tokens.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
-@click.option("--mask", help="Mask for tiered mode and self-speculation. Default: the pair's.")
+@click.option("--mask", help="Mask for tiered mode and self-speculation. Default: as in generate.")
 @click.option("--tolerance", type=click.FloatRange(0, 1), help="tiered: the calibrated error. Default: the plain gate.")
 @click.option("--policy", type=click.Choice(POLICIES), default="auto", show_default=True, help="See generate.")
-@_stock_option
+@stock_option
 @click.option("--rows", "rows_file", **_file, help="Keep every row in this file; the same run goes on from there.")
 @click.option("--csv", "csv_file", **_file, help="Write the summary as CSV.")
 @click.option("--md", "md_file", **_file, help="Write the summary as a Markdown table.")
@@ -118,13 +119,12 @@ def bench_run(
     """
     from viasd_edge import results
     from viasd_edge.bench import Bench, Settings
-    from viasd_edge.names import load_mask, named
     from viasd_edge.render import bench_details, bench_tables, console
 
     prompts = _prompts(files, classes, per_class)
     strategies = options["strategies"] or ((STOCK,) if stock else ()) + ("plain", "exact")
     strategies += (PEER,) if peer and PEER not in strategies else ()
-    mask = options["mask"] or named(options["model"], options["draft_model"]).mask
+    mask = _mask(options) if {"tiered", "self"} & set(strategies) else None
     settings = Settings(
         model=options["model"],
         draft_model=options["draft_model"],
@@ -134,15 +134,14 @@ def bench_run(
         repeats=options["repeats"],
         n_ctx=options["ctx_size"],
         n_threads=options["threads"],
-        mask=mask if {"tiered", "self"} & set(strategies) else None,
+        mask=(options["mask"] or mask.name) if mask else None,
         tolerance=options["tolerance"],
         policy=options["policy"],
     )
     with tempfile.TemporaryDirectory(prefix="viasd-edge-") as scratch:
         kept = results.Rows(options["rows_file"] or Path(scratch, "rows.jsonl"), settings)
         with pull_progress() as progress:
-            found = load_mask(settings.mask) if settings.mask else None
-            opened = Bench(settings, stock=stock, mask=found, progress=progress)
+            opened = Bench(settings, stock=stock, mask=mask, progress=progress)
         total = len(prompts) * settings.repeats * len(strategies)
         with opened, kept.appending() as file, counting(total, len(kept.rows)) as advance:
             for row in opened.rows(prompts, {row.key for row in kept.rows}):
@@ -162,6 +161,17 @@ def bench_run(
         out.print(grid)
     if stock is None:
         click.echo("no stock library: set VIASD_STOCK_LIB to what scripts/build_stock.py prints", err=True)
+
+
+def _mask(options: dict[str, Any]) -> LayerMask | None:
+    """The mask named, else the one that generate would take."""
+    from viasd_edge.engine import find_mask
+    from viasd_edge.names import load_mask
+
+    if options["mask"]:
+        return load_mask(options["mask"])
+    with pull_progress() as progress:
+        return find_mask(options["model"], options["draft_model"], tolerance=options["tolerance"], progress=progress)
 
 
 def _prompts(files: tuple[Path, ...], classes: tuple[str, ...], per_class: int | None) -> list[Prompt]:
@@ -187,7 +197,7 @@ def _prompts(files: tuple[Path, ...], classes: tuple[str, ...], per_class: int |
 @click.option("--widths", callback=_widths, default="1-16,24,32", show_default=True, help="Tokens in a pass.")
 @click.option("-r", "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds after a warm-up.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
-@_stock_option
+@stock_option
 @click.option("--plot", **_plot, help="Draw t(n) into this file (.png, .svg).")
 @json_option
 @reports_errors

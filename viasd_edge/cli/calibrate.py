@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from viasd_edge.cli.common import counting, json_option, print_json, pull_progress, reports_errors
-from viasd_edge.errors import MaskError, PromptError
+from viasd_edge.errors import MaskError
 
 if TYPE_CHECKING:
     from viasd_edge.calibration import Forecast, Measured
@@ -17,14 +18,11 @@ if TYPE_CHECKING:
     from viasd_edge.evaluation import Sample
     from viasd_edge.strategies import Gate
 
-_TEXT_PROMPT = 32  # tokens of context before the first judged one, of a text
-_MEASURED = 3  # every so many prompts are kept apart to measure on
-
 
 @click.command()
 @click.option("-m", "--model", help="Pair, model name, .gguf path, or repo:file. Default: the default pair.")
 @click.option("-md", "--draft-model", help="The drafter. Default: the pair's.")
-@click.option("--mask", help="The mask to calibrate: a file, a name, or text. Default: the pair's.")
+@click.option("--mask", help="The mask to calibrate: a file, a name, or text. Default: as in generate.")
 @click.option("--name", help="Save the mask under this name. Default: its own.")
 @click.option(
     "--error",
@@ -72,9 +70,13 @@ def calibrate(
     """
     from viasd_edge.calibration import best, candidates, settle
     from viasd_edge.engine import Engine
-    from viasd_edge.folders import masks_dir
+    from viasd_edge.machine import device_text
+    from viasd_edge.names import model_name, own_mask_path
+    from viasd_edge.samples import split
     from viasd_edge.strategies import GATES
 
+    if name is not None:
+        own_mask_path(name)  # a bad name costs no calibration
     unknown = [gate for gate in gates if gate not in GATES]
     if unknown:
         raise click.UsageError(f"gate {unknown[0]!r} is none of {', '.join(GATES)}")
@@ -88,13 +90,15 @@ def calibrate(
             raise MaskError("calibration needs a mask and a drafter")
         if name is None and found.method == "given":
             raise MaskError("this mask has no name to be found by: give it one with --name")
-        taken = _samples(engine, text_file, samples, max_tokens)
-        judged = [sample for i, sample in enumerate(taken) if i % _MEASURED]
+        path = own_mask_path(name or found.name)
+        judged, held_out = split(take_samples(engine, text_file, samples, max_tokens))
         forecasts = _forecasts(engine, judged, list(candidates(gates or GATES)))
-        held_out = [sample.prompt for sample in taken[::_MEASURED]]
         click.echo(f"measuring the best on {len(held_out)} other samples", err=True)
         tried: dict[tuple[Gate, bool], Measured] = {}
-        saved = found
+        target = engine.target.model
+        saved = found.bound(fingerprint=target.fingerprint, model=model_name(target.path), n_layer=target.n_layer)
+        if found.method == "given":
+            saved = replace(saved, device=device_text(), created=date.today().isoformat())  # noqa: DTZ011  # the user's
         for error in errors:
             calibration = settle(
                 forecasts,
@@ -106,11 +110,7 @@ def calibrate(
                 n=max_tokens,
                 measured=tried,
             )
-            target = engine.target.model
-            saved = saved.with_calibration(
-                calibration, fingerprint=target.fingerprint, model=found.model or target.path.stem
-            )
-    path = masks_dir() / f"{name or found.name}.json"
+            saved = saved.with_calibration(calibration)
     saved.save(path)
     kinds = dict.fromkeys(entry.gate.name for entry in forecasts)
     of_kind = [[entry for entry in forecasts if entry.gate.name == kind] for kind in kinds]
@@ -125,51 +125,29 @@ def calibrate(
     click.echo(f"saved in {path}", err=True)
 
 
-def _samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list[Sample]:
-    """Text to judge: of a file, or what the full model answers to our own prompts."""
-    from viasd_edge.engine import Engine as Exact
-    from viasd_edge.evaluation import Sample, text_samples
-    from viasd_edge.prompts import embedded, evenly
+def take_samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list[Sample]:
+    """Text to judge, with a progress bar while the full model answers."""
+    from viasd_edge.samples import answers, of_file
 
     if text_file:
-        try:
-            text = text_file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise PromptError(f"{text_file} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-        samples = text_samples(engine.target.model.tokenize(text, special=False), n_prompt=_TEXT_PROMPT, n_tokens=n)
-        if len(samples) < _MEASURED:
-            raise PromptError(
-                f"{text_file}: too short: {_MEASURED} samples need {_MEASURED * (_TEXT_PROMPT + n)} tokens"
-            )
-        return evenly(samples, count)
-    chosen = evenly(embedded(), count)
-    exact = Exact(engine.target, mode="exact", draft=engine.draft)
-    found = []
+        return of_file(engine, text_file, count, n)
     click.echo("asking the full model", err=True)
-    with counting(len(chosen)) as advance:
-        for prompt in chosen:
-            generation = exact.generate(prompt.text, max_tokens=n)
-            found.append(Sample(generation.prompt_ids, generation.token_ids))
-            advance()
-    return [sample for sample in found if sample.tokens]
+    with counting(count) as advance:
+        return answers(engine, count, n, advance)
 
 
 def _forecasts(engine: Engine, samples: list[Sample], gates: list[Any]) -> list[Forecast]:
     """What every gate would have done on the samples."""
-    from viasd_edge.calibration import Curves, forecast
-    from viasd_edge.evaluation import observe
+    from viasd_edge.calibration import forecasts
+    from viasd_edge.curves import Curves
+    from viasd_edge.evaluation import Teacher
 
     parts = engine.parts
-    assert parts.draft is not None  # noqa: S101  # checked before
-    assert parts.mask is not None  # noqa: S101
+    assert parts.mask is not None  # noqa: S101  # checked before
     curves = Curves(parts.draft_curve, parts.slim_curve, parts.full_curve)
-    observed = []
     click.echo("asking drafter and slim verifier", err=True)
-    with counting(len(samples)) as advance:
-        for sample in samples:
-            observed.append(observe(parts.target, parts.draft, parts.mask, sample))
-            advance()
-    return [forecast(gate, observed, curves) for gate in gates]
+    observed = Teacher(parts.target, parts.draft, samples).positions(parts.mask)
+    return forecasts(observed, curves, gates)
 
 
 def _report(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from viasd_edge.generation import Stream
     from viasd_edge.strategies import Gate
 
-_INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED = 128 + signal.SIGINT
 _SAMPLING = (
     "top_k",
     "top_p",
@@ -78,7 +78,11 @@ def _gate(_context: click.Context, _option: click.Parameter, text: str | None) -
     help="Run a copy of the drafter in this quantisation, made once and cached: faster, a little less often right. "
     "auto: q4_0 if that is smaller.",
 )
-@click.option("--mask", help='Layers the slim verifier skips: a mask file, a mask\'s name, or "attn:4-7 ffn:4-7".')
+@click.option(
+    "--mask",
+    help='Layers the slim verifier skips: a mask file, a mask\'s name, or "attn:4-7 ffn:4-7". Default, where the mode '
+    "needs one: your newest mask of the model, else the pair's, see `masks list`.",
+)
 @click.option(
     "--draft-max",
     type=click.IntRange(1, MAX_DRAFT),
@@ -204,7 +208,7 @@ def generate(
         interrupted = _print_stream(stream, show=not as_json, color=color, tiers=engine.mode == "tiered")
         _report(stream, as_json=as_json, quiet=quiet, explain=options["explain"])
     if interrupted:
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def _mode(options: dict[str, Any]) -> Mode | None:

@@ -69,17 +69,14 @@ def models_pull(names: tuple[str, ...], *, quiet: bool) -> None:
 def models_path(name: str | None) -> None:
     """Print where a model lies, or the folder of all pulled models."""
     from viasd_edge.folders import models_dir
-    from viasd_edge.registry import registry
+    from viasd_edge.registry import on_disk, registry
 
     if name is None:
         click.echo(str(models_dir()))
         return
     if name not in registry().models:
         raise ModelError(f"{name}: not a model of the registry (known: {', '.join(registry().models)})")
-    path = registry().models[name].path
-    if not path.is_file():
-        raise ModelError(f"{name} is not on this machine; fetch it with `viasd-edge models pull {name}`")
-    click.echo(str(path))
+    click.echo(str(on_disk(name)))
 
 
 def _expand(names: tuple[str, ...]) -> list[str]:

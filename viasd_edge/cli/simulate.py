@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("-m", "--model", help="Pair, model name, .gguf path, or repo:file. Default: the default pair.")
 @click.option("-md", "--draft-model", help="The drafter. Default: the pair's.")
-@click.option("--mask", help="The slim verifier's mask. Default: the pair's.")
+@click.option("--mask", help="The slim verifier's mask. Default: as in generate.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="CPU threads. Default: the physical cores.")
 @reports_errors
 def bench_profile(
@@ -29,8 +29,7 @@ def bench_profile(
     \b
     viasd-edge bench profile here.toml
     """
-    from viasd_edge.engine import Engine
-    from viasd_edge.names import named
+    from viasd_edge.engine import Engine, find_mask
     from viasd_edge.profiles import measure_profile
 
     with pull_progress() as progress:
@@ -38,7 +37,7 @@ def bench_profile(
             model,
             draft_model=draft_model,
             mode="exact",
-            mask=mask or named(model, draft_model).mask,
+            mask=mask or find_mask(model, draft_model, progress=progress),
             n_ctx=1024,
             n_threads=threads,
             progress=progress,

@@ -1,0 +1,64 @@
+"""What a mask saves: milliseconds of attention and FFN blocks, measured once, added up for any mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from viasd_edge.curves import Curve, Curves, curve
+from viasd_edge.mask import LayerMask
+from viasd_edge.runner import Runner
+
+_LEAST = 1e-7  # seconds a block takes, at least: a machine's noise must not make it less than nothing
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds of a pass of the full model and of the drafter; what one block of a kind takes of it, by full.n."""
+
+    full: Curve
+    attention: tuple[float, ...]
+    ffn: tuple[float, ...]
+    draft: Curve | None
+
+    @classmethod
+    def measure(cls, target: Runner, draft: Runner | None) -> Prices:
+        """From the curves of the full model without every second attention block, and without every second FFN block.
+
+        Some seconds, once a machine: curves are cached. The runners end up empty.
+        """
+        layers = tuple(range(1, target.model.n_layer - 1, 2))
+        full = curve(target)
+        without = [curve(target, LayerMask(attention=layers)), curve(target, LayerMask(ffn=layers))]
+        attention, ffn = (
+            tuple(max((full.at(n) - less.at(n)) / len(layers), _LEAST) for n in full.n) for less in without
+        )
+        return cls(full, attention, ffn, curve(draft) if draft else None)
+
+    def under(self, mask: LayerMask) -> Curves:
+        """The curves of all tiers, the slim verifier's as expected under `mask`."""
+        saved = [
+            len(mask.attention) * attention + len(mask.ffn) * ffn
+            for attention, ffn in zip(self.attention, self.ffn, strict=True)
+        ]
+        slim = tuple(max(whole - less, _LEAST) for whole, less in zip(self.full.seconds, saved, strict=True))
+        return Curves(self.draft, Curve(self.full.n, slim), self.full)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "full": self.full.to_dict(),
+            "attention_ms": [round(second * 1e3, 6) for second in self.attention],
+            "ffn_ms": [round(second * 1e3, 6) for second in self.ffn],
+            "draft": self.draft.to_dict() if self.draft else None,
+        }
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Prices:
+        """Raises KeyError, TypeError, ValueError."""
+        return cls(
+            Curve.from_dict(table["full"]),
+            tuple(float(ms) / 1e3 for ms in table["attention_ms"]),
+            tuple(float(ms) / 1e3 for ms in table["ffn_ms"]),
+            Curve.from_dict(table["draft"]) if table["draft"] else None,
+        )
