@@ -111,7 +111,7 @@ def test_the_command_and_the_next_generate(model, text):
     saved = masks_dir() / "planted-tuned.json"
     assert report["saved"] == str(saved)
     assert LayerMask.load(saved).fingerprint == report["mask"]["model"]["fingerprint"]
-    generate = [sys.executable, "-m", "viasd_edge", str(model), "--self", "-n", "4", "--json", "--quiet"]
+    generate = [sys.executable, "-m", "viasd_edge", "-m", str(model), "--self", "-n", "4", "--json", "--quiet"]
     answer = subprocess.run([*generate, "the quick"], capture_output=True, text=True, check=True)
     assert json.loads(answer.stdout)["mask"] == "attn:2,5 ffn:2,5"
 

@@ -152,7 +152,7 @@ SCORES = Scores(0.1, 0.2, 0.9, 0.8, 20.0, 0.15)
 
 def test_a_journal_goes_on_where_it_was(tmp_path):
     path = tmp_path / "searches" / "one.jsonl"
-    journal = Journal(path, {"texts": {"judged": []}, "stock_ratio": None})
+    journal = Journal(path, {"texts": {"judged": []}})
     for layer in (3, 4):
         journal.add(LayerMask.parse(f"layers:{layer}"), SCORES)
     with path.open("ab") as file:

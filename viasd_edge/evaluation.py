@@ -144,6 +144,7 @@ class Teacher:
 
     def __init__(self, target: Runner, draft: Runner | None, samples: Sequence[Sample], *, width: int = WINDOW) -> None:
         self._target = target
+        self._prompts = [sample.prompt for sample in samples]
         asked = [self._ask(draft, sample, width) for sample in samples]
         self._windows = [windows for windows, _ in asked]
         self._states = [state for _, state in asked]
@@ -176,6 +177,17 @@ class Teacher:
             self._target.rewind(window.start)
             found.append(_view(window, self._target.decode(window.tokens, mask=mask)))
         return found[::-1]
+
+    def views_of(self, model: Runner) -> list[list[View]]:
+        """Every sample's windows as another model of the same tokenizer sees them, in the place of a slim verifier."""
+        return [
+            self._look_by(model, prompt, windows) for prompt, windows in zip(self._prompts, self._windows, strict=True)
+        ]
+
+    def _look_by(self, model: Runner, prompt: list[int], windows: list[_Window]) -> list[View]:
+        model.rewind(0)
+        model.decode(prompt[:-1], rows=0)
+        return [_view(window, model.decode(window.tokens)) for window in windows]
 
     def positions(self, mask: LayerMask) -> list[list[Position]]:
         """All positions, by sample."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from viasd_edge.engine import Engine
 from viasd_edge.errors import PromptError
 from viasd_edge.evaluation import Sample, text_samples
-from viasd_edge.prompts import embedded, evenly
+from viasd_edge.prompts import Prompt, evenly
 
 HELD_OUT = 3  # every so many samples are kept apart to measure on
 _TEXT_PROMPT = 32  # tokens of context before the first judged one, of a text
 
 
-def answers(engine: Engine, count: int, n: int, advance: Callable[[], None]) -> list[Sample]:
-    """The full model's answers of at most `n` tokens to `count` of our prompts; `advance` is called after each."""
+def answers(
+    engine: Engine, prompts: Sequence[Prompt], n: int, advance: Callable[[], None] = lambda: None
+) -> list[Sample]:
+    """The full model's answers of at most `n` tokens; `advance` is called after each."""
     exact = Engine(engine.target, mode="exact", draft=engine.draft)
     found = []
-    for prompt in evenly(embedded(), count):
+    for prompt in prompts:
         generation = exact.generate(prompt.text, max_tokens=n)
         found.append(Sample(generation.prompt_ids, generation.token_ids))
         advance()

@@ -163,9 +163,9 @@ class Tuner:
         journal: Journal | None,
         path: Path,
         texts: Callable[[], Texts],
-        stock_ratio: Callable[[], float | None] = lambda: None,
+        stock_ratio: float | None = None,
     ) -> None:
-        """`texts` and `stock_ratio` (stock's plain seconds a token to ours) are asked if the journal has no answer."""
+        """`texts` is asked if there is no journal to go on with; `stock_ratio` is stock's seconds a token to ours."""
         self._started = time.perf_counter()
         self._engine = engine
         self._plan = plan
@@ -174,9 +174,8 @@ class Tuner:
         if journal is None:
             found = texts()
             prices = Prices.measure(engine.target, engine.draft)
-            header = {"texts": found.to_dict(), "prices": prices.to_dict(), "stock_ratio": stock_ratio()}
-            journal = Journal(path, header)
-        self._journal = journal
+            journal = Journal(path, {"texts": found.to_dict(), "prices": prices.to_dict()})
+        self._stock_ratio = stock_ratio
         self._texts = Texts.from_dict(journal.header["texts"])
         self._prices = Prices.from_dict(journal.header["prices"])
         self._teacher = Teacher(engine.target, engine.draft, self._texts.judged)
@@ -291,7 +290,6 @@ class Tuner:
     def _result(self, mask: LayerMask, *, predicted_rate: float | None) -> Tuned:
         model = self._engine.target.model
         plain = 1.0 / self._prices.full.at(1)
-        ratio = self._journal.header["stock_ratio"]
         scores = self._found[str(mask)].scores.to_dict()
         return Tuned(
             mask=replace(
@@ -309,7 +307,7 @@ class Tuner:
             predicted=predicted_rate,
             hand_picked=None,
             plain=plain,
-            stock=plain / ratio if ratio else None,
+            stock=plain / self._stock_ratio if self._stock_ratio else None,
             candidates=list(self._found.values()),
             finalists=[],
             tried=[],

@@ -127,13 +127,15 @@ def calibrate(
 
 def take_samples(engine: Engine, text_file: Path | None, count: int, n: int) -> list[Sample]:
     """Text to judge, with a progress bar while the full model answers."""
+    from viasd_edge.prompts import embedded, evenly
     from viasd_edge.samples import answers, of_file
 
     if text_file:
         return of_file(engine, text_file, count, n)
+    prompts = evenly(embedded(), count)
     click.echo("asking the full model", err=True)
-    with counting(count) as advance:
-        return answers(engine, count, n, advance)
+    with counting(len(prompts)) as advance:
+        return answers(engine, prompts, n, advance)
 
 
 def _forecasts(engine: Engine, samples: list[Sample], gates: list[Any]) -> list[Forecast]:

@@ -136,7 +136,7 @@ def tune(
             journal=None if fresh else Journal.load(path),
             path=path,
             texts=lambda: _texts(engine, text_file, samples, max_tokens),
-            stock_ratio=lambda: _stock_ratio(engine, stock),
+            stock_ratio=_stock_ratio(engine, stock),
         )
         on_phase("searching")
         tuner.search(on_evaluation)

@@ -14,7 +14,7 @@ from viasd_edge.search.space import Space
 
 _PARENTS = 6  # of the best masks, whose neighbours are in the pool
 _POOL = 240
-_NOISE = (0.3, 1.0, 3.0)  # by turns: how far a random order strays from that of sensitivity, in nats
+_NOISE = (0.3, 1.0, 3.0, 1e3)  # by turns: how far a random order strays from that of sensitivity, in nats
 _TRIES = 100
 _STARTS = (greedy, least_damage)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from viasd_edge.calibration import forecasts
 from viasd_edge.curves import Curve, Curves
-from viasd_edge.evaluation import Position, Teacher, agreement, divergence, overshoot
+from viasd_edge.evaluation import Position, Teacher, View, agreement, divergence, overshoot
 from viasd_edge.folders import write_atomically
 from viasd_edge.limits import DRAFT_MAX
 from viasd_edge.mask import LayerMask
@@ -103,15 +103,9 @@ class Objective:
         if known:
             return known
         views = list(chain.from_iterable(self.teacher.views(mask, quick=True)))
-        full, slim = (np.concatenate([getattr(view, tier) for view in views]) for tier in ("full", "slim"))
-        samples = [view.positions for view in views]
-        positions = list(chain.from_iterable(samples))
         scores = Scores(
-            dimr=float(overshoot(slim, full, ALPHA, BETA).mean()),
-            kl=float(divergence(full, slim).mean()),
-            agreement=agreement(positions, "slim"),
-            coverage=coverage(positions, self.error),
-            tokens_per_s=self.tokens_per_s(mask, samples),
+            **measures(views, self.error),
+            tokens_per_s=self.tokens_per_s(mask, [view.positions for view in views]),
             share=share_of(mask, self.space),
         )
         self.journal.add(mask, scores)
@@ -122,6 +116,18 @@ class Objective:
         """Predicted: of tiered mode by the best of some gates, without a drafter of drafting under the mask."""
         curves = self.prices.under(mask)
         return predicted(samples, curves, self.error, _QUICK)
+
+
+def measures(views: Sequence[View], error: float) -> dict[str, float]:
+    """`dimr`, `kl`, `agreement` and `coverage` of a slim verifier, see Scores; means over all positions."""
+    full, slim = (np.concatenate([getattr(view, tier) for view in views]) for tier in ("full", "slim"))
+    positions = list(chain.from_iterable(view.positions for view in views))
+    return {
+        "dimr": float(overshoot(slim, full, ALPHA, BETA).mean()),
+        "kl": float(divergence(full, slim).mean()),
+        "agreement": agreement(positions, "slim"),
+        "coverage": coverage(positions, error),
+    }
 
 
 def share_of(mask: LayerMask, space: Space) -> float:
