@@ -7,7 +7,15 @@ from itertools import islice
 import pytest
 from fakes import N_VOCAB, FakeDrafter, FakeTarget, greedy_reference, next_token
 
-from viasd_edge.drafters import CascadeDrafter, ChainDrafter, GreedyDrafter, NgramDrafter, OwnCache, SharedCache
+from viasd_edge.drafters import (
+    CascadeDrafter,
+    ChainDrafter,
+    GreedyDrafter,
+    NgramDrafter,
+    OwnCache,
+    SharedCache,
+    UntilEnd,
+)
 from viasd_edge.mask import LayerMask
 from viasd_edge.strategies import Exact, Greedy, Stats, speculative
 
@@ -101,6 +109,30 @@ def test_a_draft_of_the_longest_kind_is_forgotten(prompt):
     first(drafter, prompt, 63)
     tokens = [*prompt, 50]
     assert first(drafter, tokens, 3) == greedy_reference(tokens, 3)
+
+
+def test_the_first_guess_after_a_prompt_needs_no_pass(prompt):
+    """Nor does it again, as long as nothing else was asked; a longer draft and a next prompt need theirs."""
+    runner = FakeTarget()
+    drafter = GreedyDrafter("model", OwnCache(runner))
+    drafter.begin(prompt)
+    for passes, n in ((0, 1), (0, 1), (2, 3), (3, 1)):  # the last: its cache went on
+        assert first(drafter, prompt, n) == greedy_reference(prompt, n)
+        assert runner.full_passes == passes
+    other = [*prompt, 5, 6]
+    drafter.begin(other)
+    assert first(drafter, other, 1) == greedy_reference(other, 1)
+    assert runner.full_passes == 0
+
+
+def test_a_draft_ends_where_the_answer_ends(prompt):
+    reference = greedy_reference(prompt, 6)
+    inner = FakeDrafter(next_token)
+    drafter = UntilEnd(inner, lambda token: token == reference[3])
+    drafter.begin(prompt)
+    assert (drafter.name, inner.begun) == ("fake", prompt)
+    assert first(drafter, prompt, 6) == reference[:4]
+    assert inner.asked == 4
 
 
 def test_two_drafters_share_one_cache(prompt):

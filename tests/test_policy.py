@@ -9,7 +9,7 @@ import pytest
 from fakes import FakeDrafter
 
 from viasd_edge.curves import Curve
-from viasd_edge.policy import Auto, Costs, Fallback, Fixed
+from viasd_edge.policy import Auto, Costs, Fallback, Fixed, Times
 from viasd_edge.strategies import Draft, Guess, Round, Token
 
 STEEP = Curve((1, 2, 4, 8, 16, 32), (0.1, 0.19, 0.37, 0.73, 1.4, 2.8))  # stock kernels
@@ -50,9 +50,9 @@ class Machine:
             self.tokens += [0] * len(emitted)
         return n / self.seconds
 
-    def auto(self, **options):
+    def auto(self, times=None):
         costs = Costs(self.curve, {self.drafter.name: self.guess_seconds})
-        return Auto([self.drafter], costs, draft_max=32, **options)
+        return Auto([self.drafter], times or costs, draft_max=32)
 
     @property
     def plain(self):
@@ -72,6 +72,51 @@ def test_it_never_loses_two_percent(curve, guess_seconds, chance, confidence, n)
     """Case 14: a hopeless drafter, however sure of itself, on any machine."""
     sim = machine(curve, chance, guess_seconds=guess_seconds, confidence=confidence)
     assert sim.run(sim.auto(), n) > 0.98 * sim.plain
+
+
+@pytest.mark.parametrize("n", [65, 200])
+@pytest.mark.parametrize("confidence", [0.6, 0.999])
+@pytest.mark.parametrize("guess_seconds", [0.0, 0.02, 0.03])
+@pytest.mark.parametrize("curve", [STEEP, OURS, FLAT])
+def test_what_good_texts_won_is_not_lost_on_hopeless_ones(curve, guess_seconds, confidence, n):
+    """Of a stream of texts, whatever came before, each loses less than two percent."""
+    options = {"guess_seconds": guess_seconds, "confidence": confidence}
+    times = Times(Costs(curve, {"fake": guess_seconds}), 32)
+    for chance in (0.98, 0.98, 0.0, 0.05, 0.98, 0.0, 0.0):
+        sim = machine(curve, chance, **options)
+        assert sim.run(sim.auto(times), n) > 0.98 * sim.plain
+
+
+@pytest.mark.parametrize("curve", [STEEP, OURS, FLAT])
+@pytest.mark.parametrize("guess_seconds", [0.0, 0.02])
+def test_a_good_text_after_hopeless_ones_is_drafted_as_if_it_were_the_first(curve, guess_seconds):
+    """Who remembers that guesses fail does not ask, and who does not ask does not learn better."""
+    times = Times(Costs(curve, {"fake": guess_seconds}), 32)
+    for _ in range(10):
+        sim = machine(curve, 0.0, guess_seconds=guess_seconds)
+        sim.run(sim.auto(times), 300)
+    alone, after = (machine(curve, 0.95, guess_seconds=guess_seconds) for _ in range(2))
+    assert after.run(after.auto(times), 300) > 0.9 * alone.run(alone.auto(), 300)
+
+
+def test_texts_put_a_measured_curve_right():
+    """A pass of two costs less beside one of one than was measured, which is what a guess is worth trying by."""
+    measured = Curve(OURS.n, tuple(second + 0.012 * (n > 1) for n, second in zip(OURS.n, OURS.seconds, strict=True)))
+    times = Times(Costs(measured, {"fake": 0.02}), 32)
+    for seed in range(6):
+        sim = machine(OURS, 0.5, guess_seconds=0.02, confidence=0.5, seed=seed)
+        sim.run(sim.auto(times), 60)
+    assert times.full.seconds(2) - times.full.seconds(1) == pytest.approx(0.005, abs=0.002)
+    assert times.full.seconds(1) == pytest.approx(0.08, rel=0.02)
+
+
+def test_a_wider_pass_is_never_expected_to_be_the_cheaper_one():
+    passes = Times(Costs(OURS, {}), 32).full
+    for n, seconds in ((1, 0.08), (4, 0.06), (8, 0.3), (4, 0.06), (2, 0.07), (16, 0.1)) * 5:
+        passes.observe(n, seconds)
+        times = [passes.seconds(width) for width in range(34)]
+        assert times == sorted(times)
+        assert times[0] == 0.0
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -58,7 +58,7 @@ def widths(trace, tier="draft"):
 
 def test_the_first_guess_also_evaluates_what_the_drafter_has_not_seen(trace):
     made = trace(
-        a_round(9, "model", 3, 3),  # it has seen the prompt but for its last token, like the full model
+        a_round(9, "model", 3, 3),  # it has seen the whole prompt: its first guess was there
         a_round(13, "model", 3, 1),  # its own last guess and the full model's token are new
         a_round(15, "model", 2, 0),  # one guess stood, two of three were evaluated: only the full model's token is new
         a_round(16, "model", 1, 0),
@@ -67,14 +67,14 @@ def test_the_first_guess_also_evaluates_what_the_drafter_has_not_seen(trace):
         a_round(21, "model", 2, 2),  # five tokens were decoded without it
         a_round(24),
     )
-    assert widths(made) == [[1, 1, 1], [2, 1, 1], [1, 1], [1], [], [], [5, 1], []]
+    assert widths(made) == [[1, 1], [2, 1, 1], [1, 1], [1], [], [], [5, 1], []]
     assert widths(made, "full") == [[4], [4], [3], [2], [1], [5], [3], [1]]
     assert made.tokens == sum(len(w) for w in widths(made, "full")) + 8
 
 
 def test_guesses_that_were_not_worth_verifying_were_made_nonetheless(trace):
     made = trace(a_round(9, "model", 2, 2, asked=3), a_round(12, "model", 0, 0, asked=1), a_round(13, "model", 1, 1))
-    assert widths(made) == [[1, 1, 1], [1], [1]]
+    assert widths(made) == [[1, 1], [1], [1]]
     assert widths(made, "full") == [[3], [1], [2]]
 
 
@@ -86,7 +86,7 @@ def test_tiered_rounds_may_end_without_a_token_of_a_verifier(trace):
     made = trace(
         a_round(9, "model", 3, 3, own=0, slim=3, full=0), a_round(12, "model", 2, 1, slim=2, full=3), mode="tiered"
     )
-    assert widths(made) == [[1, 1, 1], [1, 1]]
+    assert widths(made) == [[1, 1], [1, 1]]
     assert widths(made, "slim") == [[3], [2]]
     assert widths(made, "full") == [[], [3]]
 
@@ -105,7 +105,7 @@ def test_drafters_whose_passes_are_not_traced_are_refused(trace, drafter):
 def test_seconds_are_those_of_the_curves(trace):
     made = trace(a_round(9, "model", 3, 3), a_round(13, "model", 1, 0, slim=1), a_round(14))
     found = predict(made, {"full": FULL, "draft": DRAFT, "slim": SLIM}, {})
-    assert found.ms == pytest.approx({"draft": 3 * 20 + 24, "slim": 80, "full": 130 + 110 + 100})
+    assert found.ms == pytest.approx({"draft": 2 * 20 + 24, "slim": 80, "full": 130 + 110 + 100})
     assert found.tokens == 6
     assert found.tokens_per_s == pytest.approx(6 / sum(found.ms.values()) * 1e3, abs=1e-3)
     assert (found.plain_tokens_per_s, found.ratio) == (10.0, pytest.approx(found.tokens_per_s / 10, abs=1e-3))
@@ -144,11 +144,11 @@ def test_shipped_profiles_say_what_they_are(name):
 
 
 def test_measured_curves_are_of_their_own_models_only(trace, tmp_path):
-    path = write(tmp_path / "one.jsonl", a_round(9, "model", 1, 1))
+    path = write(tmp_path / "one.jsonl", a_round(9, "model", 2, 2))
     device = {"full": Measured("full.gguf", None, FULL), "draft": Measured("draft.gguf", None, DRAFT)}
     profile = Profile("here", "measured", device)
     [found] = simulate([path], profile)
-    assert found.ms == pytest.approx({"draft": 20, "slim": 0, "full": 110})
+    assert found.ms == pytest.approx({"draft": 20, "slim": 0, "full": 120})
     assert {tier: (source.file, source.times) for tier, source in found.sources.items()} == {
         "full": ("full.gguf", "measured"),
         "draft": ("draft.gguf", "measured"),
@@ -190,7 +190,7 @@ def test_the_command(tmp_path):
         *("trace", "mode", "tokens", "traced_tokens_per_s", "tokens_per_s", "plain_tokens_per_s", "ratio", "ms"),
         "sources",
     ]
-    assert answer["predictions"][0]["ms"] == {"draft": 60.0, "slim": 0.0, "full": 230.0}
+    assert answer["predictions"][0]["ms"] == {"draft": 40.0, "slim": 0.0, "full": 230.0}
     shown = invoke("--trace", path, "--profile", profile).stdout
     assert "full: measured times of full.gguf" in shown
     assert "Which drafts stand is as traced" in shown

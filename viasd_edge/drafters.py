@@ -17,12 +17,13 @@ from viasd_edge.strategies.common import Drafter, Guess, Row, Target
 class OwnCache:
     """Logits of a model that has a context of its own.
 
-    Invariant: the runner has evaluated exactly self._evaluated.
+    Invariant: the runner has evaluated exactly self._evaluated, and self._latest are its latest logits.
     """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._evaluated: list[int] = []
+        self._latest: NDArray[np.float32] | None = None
 
     @property
     def room(self) -> int:
@@ -30,22 +31,29 @@ class OwnCache:
         return self._runner.n_ctx
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Evaluate all but the last token of a new prompt, once: several drafters may share this cache."""
-        if self._evaluated != list(prompt[:-1]):
+        """Evaluate a new prompt, once: several drafters may share this cache.
+
+        To its last token, unlike the full model: in the same pass the first guess costs next to nothing.
+        """
+        if self._evaluated != list(prompt):
             self._runner.rewind(0)
-            self._runner.decode(prompt[:-1], rows=0)
+            self._latest = self._runner.decode(prompt, rows=1)
             self._runner.reset_work()
-            self._evaluated = list(prompt[:-1])
+            self._evaluated = list(prompt)
 
     def logits(self, tokens: Sequence[int], rows: int = 1) -> NDArray[np.float32]:
         """Logits after each of the last `rows` tokens, [rows, n_vocab], valid until the next call."""
-        known = _settled(self._evaluated, tokens, len(tokens) - rows)
+        known = _settled(self._evaluated, tokens, len(tokens))
+        if self._latest is not None and known == len(tokens) == len(self._evaluated) and rows <= len(self._latest):
+            return self._latest[-rows:]
+        known = min(known, len(tokens) - rows)
         self._runner.rewind(known)
         del self._evaluated[known:]
+        self._latest = None  # what is evaluated next overwrites it
         pending = tokens[known:]
-        logits = self._runner.decode(pending, rows=rows)
+        self._latest = self._runner.decode(pending, rows=rows)
         self._evaluated += pending
-        return logits
+        return self._latest
 
 
 class SharedCache:
@@ -188,6 +196,24 @@ class ChainDrafter:
             for guess in drafter.guesses(tokens):
                 yield guess
             if guess is not None:
+                return
+
+
+class UntilEnd:
+    """A drafter that stops at the end of the answer: of what it would guess beyond, nobody reads anything."""
+
+    def __init__(self, drafter: Drafter, is_end: Callable[[int], bool]) -> None:
+        self.name = drafter.name
+        self._drafter = drafter
+        self._is_end = is_end
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._drafter.begin(prompt)
+
+    def guesses(self, tokens: Sequence[int]) -> Iterator[Guess]:
+        for guess in self._drafter.guesses(tokens):
+            yield guess
+            if self._is_end(guess.id):
                 return
 
 

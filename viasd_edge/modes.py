@@ -15,11 +15,12 @@ from viasd_edge.drafters import (
     NgramDrafter,
     OwnCache,
     SharedCache,
+    UntilEnd,
 )
 from viasd_edge.errors import MaskError, ModelError
 from viasd_edge.limits import DRAFT_MAX, LOSSLESS, MAX_DRAFT, MODES, DrafterName, Mode, PolicyName
 from viasd_edge.mask import LayerMask
-from viasd_edge.policy import Auto, Costs, Fallback, Fixed
+from viasd_edge.policy import Auto, Costs, Fallback, Fixed, Times
 from viasd_edge.runner import Runner
 from viasd_edge.search.online import OnlineSearch, Searching
 from viasd_edge.strategies import (
@@ -146,6 +147,11 @@ class Parts:
         guess = {name: self._guess_seconds(name) for name in (*self.drafter_names, *self._cascade)}
         return Costs(self.full_curve, guess, self.slim_curve if self.mode == "tiered" else None)
 
+    @cached_property
+    def times(self) -> Times:
+        """What the policy knows of costs; every generation adds to it."""
+        return Times(self.measured_costs(), self.draft_max)
+
     @property
     def _cascade(self) -> tuple[str, ...]:
         return ("cascade",) if self.mode == "cascade" else ()
@@ -182,7 +188,7 @@ class Parts:
             return Fixed(self._drafters(("model",))[0], draft_max=_FLY_DRAFT, wanted=0.0, threshold=0.0)
         drafters = [self._cascade_drafter()] if self.mode == "cascade" else self._drafters(self.drafter_names)
         if self.policy == "auto":
-            return Auto(drafters, self.measured_costs(), draft_max=self.draft_max, keep_logits=keep_logits)
+            return Auto(drafters, self.times, draft_max=self.draft_max, keep_logits=keep_logits)
         drafter = drafters[0] if len(drafters) == 1 else ChainDrafter(drafters)
         return Fixed(drafter, draft_max=self.draft_max, slim=self.mode == "tiered", keep_logits=keep_logits)
 
@@ -203,7 +209,10 @@ class Parts:
                 made.append(ChainDrafter([NgramDrafter(), GreedyDrafter("model", own)]))
             elif own:
                 made.append(GreedyDrafter("model", own))
-        return made
+        return [self._until_end(drafter) for drafter in made]
+
+    def _until_end(self, drafter: Drafter) -> Drafter:
+        return UntilEnd(drafter, self.target.model.is_end)
 
     def _cascade_drafter(self) -> Drafter:
         cache: OwnCache | SharedCache
@@ -213,7 +222,7 @@ class Parts:
             cache = SharedCache(self.target, self.mask)
         else:
             raise ModelError("cascade mode needs a draft model (-md) or a mask (--mask)")
-        return CascadeDrafter(NgramDrafter(), cache, name="cascade")
+        return self._until_end(CascadeDrafter(NgramDrafter(), cache, name="cascade"))
 
     def tokens(
         self, prompt: Sequence[int], planner: Planner | None, *, sampling: Sampling, max_tokens: int, stats: Stats

@@ -7,6 +7,7 @@ the measured cost of every pass and from how often guesses have stood, and is fr
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
@@ -118,6 +119,52 @@ class Costs:
     slim: Curve | None = None
 
 
+class _Passes:
+    """Seconds of passes by width: a measured curve, corrected by what passes have taken of late.
+
+    Every pass corrects all widths, as machines slow down and recover; and beyond that its own width and, less, those
+    up to twice or half of it: what a wider pass costs beside a plain one is what drafting is decided by.
+    """
+
+    def __init__(self, curve: Curve, n_max: int) -> None:
+        self._seconds = curve.table(n_max)
+        self._observed = 0
+
+    def seconds(self, n: int) -> float:
+        return self._seconds[min(n, len(self._seconds) - 1)]
+
+    def observe(self, n: int, seconds: float) -> None:
+        n = min(n, len(self._seconds) - 1)
+        ratio = seconds / self._seconds[n]
+        if self._observed:  # a pass that was interrupted says nothing
+            ratio = min(max(ratio, 0.5), 2.0)
+        self._observed += 1
+        shared = max(_SMOOTH, 1 / self._observed)
+        own = min(_SMOOTH, 1.0 - shared)
+        corrected = (
+            known * (1.0 + (ratio - 1.0) * (shared + own * max(0.0, 1.0 - abs(math.log2(width / n)))))
+            for width, known in enumerate(self._seconds[1:], 1)
+        )
+        self._seconds[1:] = accumulate(corrected, max)  # a wider pass is never the cheaper one
+
+
+class Times:
+    """What passes and guesses take: costs as they were measured, corrected by all generations so far.
+
+    How often guesses stand is not kept from one to the next: after texts of other kinds that made code slower by 3 %.
+    Nor is what drafting won: what one text won, another may not lose.
+    """
+
+    def __init__(self, costs: Costs, draft_max: int) -> None:
+        self.full = _Passes(costs.full, draft_max + 1)
+        self.slim = _Passes(costs.slim, draft_max) if costs.slim else None
+        self.guess = dict(costs.guess)
+
+    def observe_guess(self, name: str, seconds: float) -> None:
+        known = self.guess[name]
+        self.guess[name] += _SMOOTH * (min(max(seconds, known / 2), known * 2) - known)
+
+
 @dataclass
 class _Arm:
     """A drafter, what its guess costs, and how its confidence has turned out.
@@ -127,10 +174,14 @@ class _Arm:
     """
 
     drafter: Drafter
-    seconds: float
+    times: Times
     chance: float = 0.8  # of a next guess of which nothing is known yet; a hopeful start
     weight: float = 4.0  # of that start, in guesses
     cells: list[list[float]] = field(default_factory=lambda: [[0.0, 0.0] for _ in range(len(_CELLS) + 1)])
+
+    @property
+    def seconds(self) -> float:
+        return self.times.guess[self.drafter.name]
 
     @property
     def is_free(self) -> bool:
@@ -149,25 +200,6 @@ class _Arm:
     def expect(self, chance: float) -> None:
         self.chance += (chance - self.chance) / (self.weight + 1)
         self.weight = min(self.weight + 1, _MEMORY)
-
-
-class _Passes:
-    """Seconds of passes by width: a measured curve, scaled to what passes have taken of late."""
-
-    def __init__(self, curve: Curve, n_max: int) -> None:
-        self._table = curve.table(n_max)
-        self._scale = 1.0
-        self._observed = 0
-
-    def seconds(self, n: int) -> float:
-        return self._table[min(n, len(self._table) - 1)] * self._scale
-
-    def observe(self, n: int, seconds: float) -> None:
-        ratio = seconds / self._table[min(n, len(self._table) - 1)]
-        if self._observed:  # a pass that was interrupted says nothing
-            ratio = min(max(ratio, self._scale / 2), self._scale * 2)
-        self._observed += 1
-        self._scale += max(_SMOOTH, 1 / self._observed) * (ratio - self._scale)
 
 
 class _Rate:
@@ -244,13 +276,21 @@ class Auto:
     would still take less than 2 % longer than plain decoding of 64 tokens or of all so far. What was won may be risked.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], costs: Costs, *, draft_max: int, keep_logits: bool = False) -> None:
-        self._arms = [_Arm(drafter, costs.guess[drafter.name]) for drafter in drafters]
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        costs: Costs | Times,
+        *,
+        draft_max: int,
+        keep_logits: bool = False,
+    ) -> None:
+        """`costs` as they were measured, or as earlier generations have corrected them, which this one goes on with."""
+        self._times = costs if isinstance(costs, Times) else Times(costs, draft_max)
+        self._arms = [_Arm(drafter, self._times) for drafter in drafters]
         self._keep_logits = keep_logits
         self._draft_max = draft_max
-        self._full = _Passes(costs.full, draft_max + 1)
-        slim = _Passes(costs.slim, draft_max) if costs.slim else None
-        self._slim_verifier = _SlimVerifier(slim, self._full) if slim else None
+        self._full = self._times.full
+        self._slim_verifier = _SlimVerifier(self._times.slim, self._full) if self._times.slim else None
         verifiers = [_FullVerifier(self._full), self._slim_verifier]
         self._verifiers = [verifier for verifier in verifiers if verifier]
         self._rate = _Rate()  # of rounds that were not drafted for free
@@ -386,8 +426,7 @@ class Auto:
         if not guesses:  # a draft in vain tells something, too
             arm.expect(0.0)
         if not arm.is_free and round_.draft.asked:
-            seconds = round_.draft_seconds / round_.draft.asked
-            arm.seconds += _SMOOTH * (min(max(seconds, arm.seconds / 2), arm.seconds * 2) - arm.seconds)
+            self._times.observe_guess(arm.drafter.name, round_.draft_seconds / round_.draft.asked)
 
     def explain(self) -> list[dict[str, Any]]:
         """What it expects now, per way to go on: tokens/s of plain decoding and of each drafter at its best length."""

@@ -125,12 +125,13 @@ def passes(trace: Trace) -> Iterator[dict[Tier, list[int]]]:
 
     A draft model's first pass of a round takes in all that it has not seen: the tokens that were decoded without it,
     and what came after the last of its own guesses that stood. It has evaluated each of its guesses but the last.
+    The prompt it has seen to the end, so that the first guess after it needs no pass.
     Guesses of which nothing became (`asked` is more than drafted) count as wrong: where one of them was what the full
     model chose instead, the real pass was narrower by those that were right. The target under its mask, as drafter,
     starts each draft from the full model's cache. Raises TraceError for other drafters, whose passes a trace does not
     tell.
     """
-    seen = trace.rounds[0].n_past if trace.rounds else 0  # tokens in the draft model's cache that still hold
+    seen = trace.rounds[0].n_past + 1 if trace.rounds else 0  # tokens in the draft model's cache that still hold
     for round_ in trace.rounds:
         widths: dict[Tier, list[int]] = {
             "draft": [],
@@ -140,7 +141,8 @@ def passes(trace: Trace) -> Iterator[dict[Tier, list[int]]]:
         if not round_.asked or round_.drafter in _FREE_DRAFTERS:
             pass
         elif round_.drafter == "model":
-            widths["draft"] = [round_.n_past + 1 - min(seen, round_.n_past), *[1] * (round_.asked - 1)]
+            unseen = max(round_.n_past + 1 - seen, 0)
+            widths["draft"] = [*([unseen] if unseen else []), *[1] * (round_.asked - 1)]
             seen = round_.n_past + 1 + min(round_.asked - 1, round_.accepted)
         elif round_.drafter == "layerskip":
             widths["slim"] += [1] * round_.asked
