@@ -138,7 +138,7 @@ class Plan:
     """What to search for: `shares` of the layers' cost to skip, `errors` of tiered mode, `budget` in seconds."""
 
     method: str = "dimr"
-    shares: tuple[float, ...] = (0.15, 0.25, 0.35)
+    shares: tuple[float, ...] = (0.08, 0.16, 0.3)
     blocks: bool = True
     errors: tuple[float, ...] = (0.01,)
     budget: float = 600.0

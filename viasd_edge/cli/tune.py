@@ -48,7 +48,7 @@ def _shares(_context: click.Context, _option: click.Parameter, texts: tuple[floa
     "shares",
     type=click.FloatRange(0, 0.9, min_open=True),
     multiple=True,
-    default=(0.15, 0.25, 0.35),
+    default=(0.08, 0.16, 0.3),
     show_default=True,
     callback=_shares,
     help="Share of the layers' cost to skip; may be given more than once.",

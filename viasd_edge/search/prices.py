@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from viasd_edge.curves import Curve, Curves, curve
+from viasd_edge.curves import Curve, Curves, curve, measure_curves
 from viasd_edge.mask import LayerMask
 from viasd_edge.runner import Runner
 
-_LEAST = 1e-7  # seconds a block takes, at least: a machine's noise must not make it less than nothing
+_REPEATS = 3
+_LEAST = 1e-3  # of a pass, that a block takes at least: a machine's noise must not make it less than nothing
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,15 @@ class Prices:
 
     @classmethod
     def measure(cls, target: Runner, draft: Runner | None) -> Prices:
-        """From the curves of the full model without every second attention block, and without every second FFN block.
+        """From curves by turns: of the full model, and of it without all attention or all FFN blocks but the outer two.
 
-        Some seconds, once a machine: curves are cached. The runners end up empty.
+        Some seconds. The runners end up empty.
         """
-        layers = tuple(range(1, target.model.n_layer - 1, 2))
-        full = curve(target)
-        without = [curve(target, LayerMask(attention=layers)), curve(target, LayerMask(ffn=layers))]
+        layers = tuple(range(1, target.model.n_layer - 1))
+        masks = (None, LayerMask(attention=layers), LayerMask(ffn=layers))
+        full, *without = measure_curves([(target, mask) for mask in masks], _REPEATS, min)
         attention, ffn = (
-            tuple(max((full.at(n) - less.at(n)) / len(layers), _LEAST) for n in full.n) for less in without
+            tuple(max((full.at(n) - less.at(n)) / len(layers), _LEAST * full.at(n)) for n in full.n) for less in without
         )
         return cls(full, attention, ffn, curve(draft) if draft else None)
 
@@ -42,7 +43,7 @@ class Prices:
             len(mask.attention) * attention + len(mask.ffn) * ffn
             for attention, ffn in zip(self.attention, self.ffn, strict=True)
         ]
-        slim = tuple(max(whole - less, _LEAST) for whole, less in zip(self.full.seconds, saved, strict=True))
+        slim = tuple(max(whole - less, _LEAST * whole) for whole, less in zip(self.full.seconds, saved, strict=True))
         return Curves(self.draft, Curve(self.full.n, slim), self.full)
 
     def to_dict(self) -> dict[str, Any]:
