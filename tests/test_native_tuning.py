@@ -43,7 +43,7 @@ def model(tmp_path) -> Path:
 @pytest.fixture
 def text(tmp_path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text(TEXT)
+    path.write_text(f"{TEXT} {tmp_path.name}")  # of a test's own: searches of one text share a journal
     return path
 
 

@@ -27,6 +27,7 @@ from viasd_edge.folders import cache_dir
 from viasd_edge.machine import describe, device_text
 from viasd_edge.mask import LayerMask
 from viasd_edge.names import model_name
+from viasd_edge.prompts import evenly
 from viasd_edge.runner import Confidences
 from viasd_edge.search import make
 from viasd_edge.search.common import Scores, Search, Units
@@ -37,6 +38,8 @@ from viasd_edge.search.space import Space
 from viasd_edge.strategies import Gate
 
 _PRICED_WIDTH = 8  # tokens of the pass by which blocks are priced: about a draft
+_ANSWER = 2.5  # what answering a prompt and checking every token takes, in plain decoding of its tokens
+_LEAST_PROMPTS = 3
 _SEARCHED = 0.6  # of the budget, the start included; the rest is for the finalists and the calibration
 
 
@@ -325,22 +328,30 @@ class Tuner:
             interrupted=self.interrupted,
         )
 
+    def _affordable(self, n: int) -> int:
+        """Prompts to measure gates on, `n` tokens each: so many that two tries for every error fit into the budget."""
+        answer = _ANSWER * n * self._prices.full.at(1)
+        left = self._plan.budget - self.seconds
+        return max(int(left / (answer * 2 * 2 * len(self._plan.errors))), _LEAST_PROMPTS)  # the KV kept, and caught up
+
     def _calibrate(self, tuned: Tuned, positions: Sequence[Sequence[Position]], chosen: Found) -> None:
         """Add a calibration for every error, as far as the budget allows; what could not be is noted."""
         assert self._engine.draft is not None  # noqa: S101  # asked before
         assert chosen.slim is not None  # noqa: S101  # looked at
         asked = forecasts(positions, Curves(self._prices.draft, chosen.slim, self._prices.full))
         tried: dict[tuple[Gate, bool], Measured] = {}
+        n = len(self._texts.judged[0].tokens)
+        prompts = evenly(self._texts.held_out, self._affordable(n))
         for error in self._plan.errors:
             try:
                 calibration = settle(
                     asked,
-                    self._texts.held_out,
+                    prompts,
                     error=error,
                     target=self._engine.target,
                     draft=self._engine.draft,
                     mask=chosen.mask,
-                    n=len(self._texts.judged[0].tokens),
+                    n=n,
                     measured=tried,
                     seconds=self._plan.budget - self.seconds,
                 )

@@ -9,14 +9,14 @@ import numpy as np
 
 from viasd_edge.search.bayes import propose
 from viasd_edge.search.common import Scores, Units, overshoot_loss
-from viasd_edge.search.simple import Random, Singles, greedy, least_damage
+from viasd_edge.search.simple import Random, Singles, least_damage
 from viasd_edge.search.space import Space
 
 _PARENTS = 6  # of the best masks, whose neighbours are in the pool
 _POOL = 240
 _NOISE = (0.3, 1.0, 3.0, 1e3)  # by turns: how far a random order strays from that of sensitivity, in nats
 _TRIES = 100
-_STARTS = (greedy, least_damage)
+_LEANINGS = (0.0, 6.0, 2.0)  # by turns: how much dearer attention blocks look, in nats; with 6 they come last
 
 
 class Dimr:
@@ -41,15 +41,18 @@ class Dimr:
         self._seed = seed
         self._singles = Singles(space)
         self._losses: dict[Units, float] = {}
+        self._starts: list[Units] = []
         self._step = 0
 
     def ask(self) -> Units | None:
         if (single := self._singles.ask()) is not None:
             return single
         self._step += 1
-        if self._step <= len(_STARTS):
-            units = _STARTS[self._step - 1](self._space, self._singles.damage, self._share)
-            return units if units and units not in self._losses else self._draw()
+        if self._step == 1:
+            self._starts += self._first()
+        while self._starts:
+            if (start := self._starts.pop()) not in self._losses:
+                return start
         if self._step % self._theta == 0 and (pool := self._pool()):
             return propose(self._losses, pool, size=self._space.size, seed=self._seed + self._step)
         return self._draw()
@@ -58,17 +61,28 @@ class Dimr:
         self._singles.tell(units, scores)
         self._losses[units] = math.log(self.loss(scores) + 1e-4)  # the worst must not drown what tells the best apart
 
+    def _first(self) -> list[Units]:
+        """What sensitivity says, the best last."""
+        found = [self._space.fill(self._order(0.0, leaning), self._share) for leaning in _LEANINGS]
+        summed = least_damage(self._space, self._singles.damage, self._share)
+        return [units for units in [summed, *found] if units]
+
     def _draw(self) -> Units | None:
         """A random mask not seen yet; None if there seems to be none left."""
         for i in range(_TRIES):
-            units = self._space.fill(self._order(_NOISE[(self._step + i) % len(_NOISE)]), self._share)
+            turn = self._step + i
+            order = self._order(_NOISE[turn % len(_NOISE)], _LEANINGS[turn % len(_LEANINGS)])
+            units = self._space.fill(order, self._share)
             if units and units not in self._losses:
                 return units
         return None
 
-    def _order(self, noise: float) -> list[int]:
-        """All units, more or less by the damage they do alone for the cost they save."""
-        prior = np.log(self._singles.damage / self._space.costs + 1e-6)
+    def _order(self, noise: float, leaning: float = 0.0) -> list[int]:
+        """All units, more or less by the damage they do alone for the cost they save.
+
+        What attention blocks do adds up to far more than its sum, so orders lean away from them more or less.
+        """
+        prior = np.log(self._singles.damage / self._space.costs + 1e-6) + leaning * self._space.is_attention
         drawn = prior + noise * self._random.gumbel(size=self._space.size)
         return [int(unit) for unit in np.argsort(drawn, kind="stable")]
 

@@ -40,6 +40,11 @@ class Space:
         unit = [self.attention_cost / layer, self.ffn_cost / layer] if self.blocks else [1.0]
         return np.tile(unit, self.n_layer - 2) / self.n_layer
 
+    @cached_property
+    def is_attention(self) -> NDArray[np.bool_]:
+        """Which units are attention blocks, bool [size]; none of whole layers."""
+        return np.arange(self.size) % 2 == 0 if self.blocks else np.zeros(self.size, bool)
+
     def share(self, units: Iterable[int]) -> float:
         """The share of the layers' cost that skipping `units` saves."""
         return float(self.costs[list(units)].sum())
