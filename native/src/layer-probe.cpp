@@ -38,12 +38,12 @@ struct layer_probe_state {
     std::vector<float>            values; // [n_tokens][n_slot]
 };
 
-// exp for x <= 0: plain enough to be vectorised, exactly 1 at 0, relative error under 2e-7, 0 where floats run out
+// exp for -1e6 < x <= 0: exactly 1 at 0, relative error under 2e-7, 0 where floats run out.
+// No comparison of floats, which could trap: the compiler makes vectors of it.
 static inline float layer_probe_exp(float x) {
-    const float bounded = std::max(x, -87.0f);
-    const float rounded = bounded*1.44269504f + 12582912.0f; // 1.5*2^23: the integer part is in the low bits
+    const float rounded = x*1.44269504f + 12582912.0f; // 1.5*2^23: what is behind the point is rounded away
     const float k = rounded - 12582912.0f;
-    const float r = (bounded - k*0.693359375f) + k*2.12194440e-4f; // log(2) in two parts
+    const float r = (x - k*0.693359375f) + k*2.12194440e-4f; // log(2) in two parts
 
     float y = 1.9875691500e-4f;
     y = y*r + 1.3981999507e-3f;
@@ -53,45 +53,50 @@ static inline float layer_probe_exp(float x) {
     y = y*r + 5.0000001201e-1f;
     y = y*r*r + r + 1.0f;
 
-    const int32_t bits = ((int32_t) k + 127) << 23;
+    const int32_t whole = (int32_t) k;
+    const int32_t bits  = ((whole > -127 ? whole : -127) + 127) << 23;
     float power;
     memcpy(&power, &bits, sizeof(power));
 
-    return x < -87.0f ? 0.0f : y*power;
+    return y*power;
 }
 
-// 1 - H(softmax(x))/log(n); x is scratch space
-static float layer_probe_confidence(float * x, int64_t n) {
-    constexpr int64_t width = 16; // independent sums of a vector register or two, each over few enough terms for a float
-    constexpr int64_t chunk = 1024;
+// 1 - H(softmax(x))/log(n), a chunk at a time: sums of floats stay short, and the scratch space small
+static float layer_probe_confidence(const float * x, int64_t n) {
+    constexpr int64_t chunk = 256;
+    constexpr int64_t width = 8; // sums side by side
 
     const float top = *std::max_element(x, x + n);
 
-    double total = 0.0; // sum of exp(x - top)
+    double total  = 0.0; // sum of exp(x - top)
     double moment = 0.0; // sum of (x - top)*exp(x - top)
+    float below[chunk];
+    float e[chunk];
     for (int64_t begin = 0; begin < n; begin += chunk) {
-        const int64_t end = std::min(n, begin + chunk);
-
-        float totals[width] = {};
-        float moments[width] = {};
-        int64_t i = begin;
-        for (; i + width <= end; i += width) {
-            for (int64_t j = 0; j < width; ++j) {
-                const float below = x[i + j] - top;
-                const float e = layer_probe_exp(below);
-                totals[j]  += e;
-                moments[j] += below*e;
-            }
+        const int64_t size = std::min(n - begin, chunk);
+        for (int64_t i = 0; i < size; ++i) {
+            below[i] = x[begin + i] - top;
         }
-        for (; i < end; ++i) {
-            const float below = x[i] - top;
-            const float e = layer_probe_exp(below);
-            total  += e;
-            moment += below*e;
+        for (int64_t i = 0; i < size; ++i) {
+            e[i] = layer_probe_exp(below[i]);
+        }
+
+        float totals[width]  = {};
+        float moments[width] = {};
+        int64_t i = 0;
+        for (; i + width <= size; i += width) {
+            for (int64_t j = 0; j < width; ++j) {
+                totals[j]  += e[i + j];
+                moments[j] += below[i + j]*e[i + j];
+            }
         }
         for (int64_t j = 0; j < width; ++j) {
             total  += totals[j];
             moment += moments[j];
+        }
+        for (; i < size; ++i) {
+            total  += e[i];
+            moment += below[i]*e[i];
         }
     }
 
