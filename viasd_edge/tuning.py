@@ -19,7 +19,7 @@ from typing import Any
 
 from viasd_edge import __version__
 from viasd_edge.calibration import Measured, forecasts, settle
-from viasd_edge.curves import Curve, Curves, curve
+from viasd_edge.curves import Curves, measure_curves
 from viasd_edge.engine import Engine
 from viasd_edge.errors import EdgeError
 from viasd_edge.evaluation import Position, Sample, Teacher, mean_confidences
@@ -40,6 +40,8 @@ from viasd_edge.strategies import Gate
 _PRICED_WIDTH = 8  # tokens of the pass by which blocks are priced: about a draft
 _ANSWER = 2.5  # what answering a prompt and checking every token takes, in plain decoding of its tokens
 _LEAST_PROMPTS = 3
+_REPEATS = 3
+_HAND_PICKED = "hand-picked"
 _SEARCHED = 0.6  # of the budget, the start included; the rest is for the finalists and the calibration
 
 
@@ -50,7 +52,21 @@ class Found:
     mask: LayerMask
     scores: Scores
     tokens_per_s: float | None = None
-    slim: Curve | None = None
+
+
+@dataclass(frozen=True)
+class _View:
+    """A closer look at a mask: predicted tokens per second, measured curves, all positions by sample."""
+
+    found: Found
+    rate: float
+    curves: Curves
+    positions: list[list[Position]]
+
+    def times(self) -> dict[str, float]:
+        """What its passes take, in those of the full model."""
+        widths = (1, _PRICED_WIDTH)
+        return {f"t{n}_to_full": round(self.curves.slim.at(n) / self.curves.full.at(n), 4) for n in widths}
 
 
 @dataclass(frozen=True)
@@ -76,7 +92,7 @@ class Tuned:
     predicted: float | None
     hand_picked: Found | None
     plain: float
-    stock: float | None  # plain decoding by stock llama.cpp; None: there is no stock library
+    stock_ratio: float | None  # stock llama.cpp's seconds a token to ours; None: there is no stock library
     candidates: list[Found]
     finalists: list[Found]
     tried: list[Measured]
@@ -86,7 +102,7 @@ class Tuned:
     @property
     def baseline(self) -> float:
         """What ratios are to: stock's plain decoding, ours where stock is not there."""
-        return self.stock or self.plain
+        return self.plain / self.stock_ratio if self.stock_ratio else self.plain
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -104,7 +120,7 @@ class Tuned:
             "scores": self.mask.scores,
             "predicted_ratio": ratio(self.predicted),
             "hand_picked_ratio": ratio(self.hand_picked.tokens_per_s if self.hand_picked else None),
-            "ratio_to": "stock" if self.stock else "plain",
+            "ratio_to": "stock" if self.stock_ratio else "plain",
             "lossless": False,
             "proposing_share": round(self.proposing, 4),
             "finalists": [
@@ -273,37 +289,42 @@ class Tuner:
             tuned.notes.append("interrupted: the same command goes on from here")
             return tuned
         on_phase(f"looking closer at {len(named)} masks")
-        views = {key: self._look(found) for key, found in named.items()}
-        finalists = sorted((view[0] for view in views.values()), key=lambda found: -(found.tokens_per_s or 0.0))
-        chosen, positions = views[str(finalists[0].mask)]
-        tuned = self._result(chosen.mask, predicted_rate=chosen.tokens_per_s)
-        tuned.finalists = finalists
         if hand_picked:
-            tuned.hand_picked = self._look(self._score(hand_picked))[0]
-        scores = {**chosen.scores.to_dict(), "tokens_per_s": round(chosen.tokens_per_s or 0.0, 3)}
-        tuned.mask = replace(tuned.mask, scores={**scores, **self._times(chosen)})
+            named[_HAND_PICKED] = self._score(hand_picked)
+        curves = self._curves([found.mask for found in named.values()])
+        views = {key: self._look(found, of_mask) for (key, found), of_mask in zip(named.items(), curves, strict=True)}
+        compared = views.pop(_HAND_PICKED, None)
+        chosen = max(views.values(), key=lambda view: view.rate)
+        tuned = self._result(chosen.found.mask, predicted_rate=chosen.rate)
+        tuned.plain = 1.0 / chosen.curves.full.at(1)
+        tuned.finalists = sorted(
+            (view.found for view in views.values()), key=lambda found: -(found.tokens_per_s or 0.0)
+        )
+        tuned.hand_picked = compared.found if compared else None
+        scores = {**chosen.found.scores.to_dict(), "tokens_per_s": round(chosen.rate, 3), **chosen.times()}
+        tuned.mask = replace(tuned.mask, scores=scores)
         if self._engine.draft:
             on_phase("calibrating on other prompts")
-            self._calibrate(tuned, positions, chosen)
+            self._calibrate(tuned, chosen)
         tuned.seconds = self.seconds
         return tuned
 
-    def _times(self, chosen: Found) -> dict[str, float]:
-        assert chosen.slim is not None  # noqa: S101  # looked at
-        widths = (1, _PRICED_WIDTH)
-        return {f"t{n}_to_full": round(chosen.slim.at(n) / self._prices.full.at(n), 4) for n in widths}
+    def _curves(self, masks: Sequence[LayerMask]) -> list[Curves]:
+        """Measured by turns with the full model and the drafter, so that a machine that slows down slows all."""
+        target, draft = self._engine.target, self._engine.draft
+        tiers = [(target, None), *((target, mask) for mask in masks), *([(draft, None)] if draft else [])]
+        full, *others = measure_curves(tiers, _REPEATS, min)
+        drafted = others.pop() if draft else None
+        return [Curves(drafted, slim, full) for slim in others]
 
-    def _look(self, found: Found) -> tuple[Found, list[list[Position]]]:
-        """All windows, all gates, a measured curve. The full model is to rewrite the KV: so it was when asked."""
+    def _look(self, found: Found, curves: Curves) -> _View:
+        """All windows, all gates. The full model is to rewrite the KV: so it was when it was asked."""
         positions = self._teacher.positions(found.mask)
-        slim = curve(self._engine.target, found.mask)
-        curves = Curves(self._prices.draft, slim, self._prices.full)
         rate = predicted(positions, curves, min(self._plan.errors), keep_kv=False)
-        return replace(found, tokens_per_s=rate, slim=slim), positions
+        return _View(replace(found, tokens_per_s=rate), rate, curves, positions)
 
     def _result(self, mask: LayerMask, *, predicted_rate: float | None) -> Tuned:
         model = self._engine.target.model
-        plain = 1.0 / self._prices.full.at(1)
         scores = self._found[str(mask)].scores.to_dict()
         return Tuned(
             mask=replace(
@@ -320,8 +341,8 @@ class Tuner:
             proposing=self._proposing / self._searching if self._searching else 0.0,
             predicted=predicted_rate,
             hand_picked=None,
-            plain=plain,
-            stock=plain / self._stock_ratio if self._stock_ratio else None,
+            plain=1.0 / self._prices.full.at(1),
+            stock_ratio=self._stock_ratio,
             candidates=list(self._found.values()),
             finalists=[],
             tried=[],
@@ -334,11 +355,10 @@ class Tuner:
         left = self._plan.budget - self.seconds
         return max(int(left / (answer * 2 * 2 * len(self._plan.errors))), _LEAST_PROMPTS)  # the KV kept, and caught up
 
-    def _calibrate(self, tuned: Tuned, positions: Sequence[Sequence[Position]], chosen: Found) -> None:
+    def _calibrate(self, tuned: Tuned, chosen: _View) -> None:
         """Add a calibration for every error, as far as the budget allows; what could not be is noted."""
         assert self._engine.draft is not None  # noqa: S101  # asked before
-        assert chosen.slim is not None  # noqa: S101  # looked at
-        asked = forecasts(positions, Curves(self._prices.draft, chosen.slim, self._prices.full))
+        asked = forecasts(chosen.positions, chosen.curves)
         tried: dict[tuple[Gate, bool], Measured] = {}
         n = len(self._texts.judged[0].tokens)
         prompts = evenly(self._texts.held_out, self._affordable(n))
@@ -350,7 +370,7 @@ class Tuner:
                     error=error,
                     target=self._engine.target,
                     draft=self._engine.draft,
-                    mask=chosen.mask,
+                    mask=chosen.found.mask,
                     n=n,
                     measured=tried,
                     seconds=self._plan.budget - self.seconds,
