@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from viasd_edge.mask import LayerMask
 from viasd_edge.runner import Confidences, Logits, Runner, State
 
-WINDOW = 16  # tokens the slim verifier sees at a time: no narrower pass costs as little a token, no wider one less
+WINDOW = 16  # tokens the slim verifier sees at a time; 64 in one pass would cost 5 % less a token, 8 15 % more
 TOP = 128  # tokens of a distribution that are kept one by one
 _LEAST = 1e-9  # probability of all others, at least: rows of float32 know it no better
 
