@@ -130,16 +130,18 @@ def test_the_surrogate_follows_what_it_was_told():
     assert propose(told, [(0, 3, 5, 8), (0, 4, 5, 8)], size=10, seed=1, kappa=0.0) == (0, 4, 5, 8)
 
 
+def test_units_stand_for_blocks():
+    assert str(Space(9).mask([6, 0])) == "attn:1,7 ffn:1,7"
+    assert str(Space(9, blocks=True).mask([0, 3, 13])) == "attn:1 ffn:2,7"
+    assert Space(9, blocks=True).is_attention.tolist() == [True, False] * 7
+
+
 @pytest.mark.parametrize("blocks", [False, True])
-def test_a_space_turns_units_into_masks_and_back(blocks):
+def test_a_space_fills_a_share_in_order(blocks):
     space = Space(9, blocks, attention_cost=1.0, ffn_cost=2.0)
-    for units in ((0,), (space.size - 1,), (1, 4, 5)):
-        assert space.units(space.mask(units)) == units
     assert space.share(range(space.size)) == pytest.approx(7 / 9)
     assert space.fill([4, 0, 1], space.share([4, 0])) == (0, 4)
-    for text in ("layers:0", "layers:8", *([] if blocks else ["attn:3"])):
-        with pytest.raises(ValueError, match="not a mask of this"):
-            space.units(LayerMask.parse(text))
+    assert space.fill(range(space.size), 0.0) == ()
 
 
 def test_a_model_without_layers_to_spare():

@@ -116,16 +116,6 @@ class GreedyDrafter:
             sequence.append(token)
 
 
-def model_drafter(runner: Runner) -> GreedyDrafter:
-    """A small model of the target's tokenizer."""
-    return GreedyDrafter("model", OwnCache(runner))
-
-
-def layerskip_drafter(target: Target, mask: LayerMask) -> GreedyDrafter:
-    """The target itself under a mask: self-speculation, no second file (arXiv 2309.08168)."""
-    return GreedyDrafter("layerskip", SharedCache(target, mask))
-
-
 class NgramDrafter:
     """What followed the longest earlier occurrence of the sequence's last tokens; the latest one of equal length.
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -75,12 +75,6 @@ class Journal:
             file.seek(file.tell() - 1)
             torn = file.read(1) != b"\n"  # by whoever was interrupted before
             file.write(b"\n" * torn + line.encode() + b"\n")
-
-
-class Scorer(Protocol):
-    """Scores masks; what it scored before it knows."""
-
-    def score(self, mask: LayerMask) -> Scores: ...
 
 
 @dataclass

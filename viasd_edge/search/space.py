@@ -60,19 +60,6 @@ class Space:
             tuple(unit // 2 + 1 for unit in chosen if unit % 2 == 1),
         )
 
-    def units(self, mask: LayerMask) -> tuple[int, ...]:
-        """The units that `mask` skips, ascending. Raises ValueError if it skips what this space cannot."""
-        if not self.blocks:
-            chosen = tuple(layer - 1 for layer in mask.attention)
-        else:
-            chosen = tuple(
-                sorted([2 * (layer - 1) for layer in mask.attention] + [2 * layer - 1 for layer in mask.ffn])
-            )
-        inside = all(0 <= unit < self.size for unit in chosen)
-        if not inside or self.mask(chosen) != LayerMask(mask.attention, mask.ffn):
-            raise ValueError(f"{mask} is not a mask of this search's space")
-        return chosen
-
     def fill(self, order: Sequence[int], share: float) -> tuple[int, ...]:
         """Units taken in `order` as long as they save at most `share` of the layers' cost together, ascending."""
         left = share + 1e-9
