@@ -13,6 +13,7 @@ from viasd_edge.errors import EdgeError, MaskError
 from viasd_edge.mask import Calibration, LayerMask
 from viasd_edge.model import fingerprint
 from viasd_edge.names import own_mask_path
+from viasd_edge.registry import shipped
 
 
 def changed(*path_and_value):
@@ -223,13 +224,11 @@ def test_list(mine, model_file):
     assert result.stderr.count("\n") == 1
     assert "broken.json" in result.stderr
     entries = json.loads(result.stdout)["masks"]
-    assert [(entry["name"], entry["origin"]) for entry in entries] == [
-        ("any", "yours"),
-        ("of-model", "yours"),
-        (SHIPPED, "yours"),
-        (SHIPPED, "shipped"),
-    ]
-    assert [entry["share"] for entry in entries[:3]] == [None, None, 3 / 8]
+    found = [(entry["name"], entry["origin"]) for entry in entries]
+    assert [name for name, origin in found if origin == "yours"] == ["any", "of-model", SHIPPED]
+    assert found.index((SHIPPED, "shipped")) == found.index((SHIPPED, "yours")) + 1
+    assert {name for name, origin in found if origin == "shipped"} == {path.stem for path in shipped("masks").iterdir()}
+    assert [entry["share"] for entry in entries if entry["origin"] == "yours"] == [None, None, 3 / 8]
     fitting = json.loads(run_cli("masks", "list", "-m", model_file, "--json").stdout)["masks"]
     assert [entry["name"] for entry in fitting] == ["any", "of-model"]
     shown = run_cli("masks", "list").stdout
