@@ -107,7 +107,8 @@ def command(model: Path, text: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "viasd_edge", "tune", str(model), *options]
 
 
-def test_the_command_and_the_next_generate(model, text):
+def test_the_command_and_the_next_generate(model, text, monkeypatch):
+    monkeypatch.delenv("VIASD_STOCK_LIB", raising=False)
     finished = subprocess.run(
         command(model, text, "--layers", "--skip", "0.25", "--evaluations", "40", "--budget", "5m"),
         capture_output=True,
