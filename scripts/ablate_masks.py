@@ -29,11 +29,8 @@ from viasd_edge.registry import resolve
 from viasd_edge.runner import Runner
 from viasd_edge.samples import answers
 from viasd_edge.search import METHODS, make
-from viasd_edge.search.common import Search
-from viasd_edge.search.conflayers import ConfLayers
 from viasd_edge.search.objective import Journal, Objective, measures, predicted, share_of
 from viasd_edge.search.prices import Prices
-from viasd_edge.search.space import Space
 
 SHARES = (0.15, 0.25, 0.35, 0.45)
 TOKENS = 48  # of an answer
@@ -49,9 +46,7 @@ class Ablation:
     def __init__(self, engine: Engine, sought: Sequence[Prompt], others: Sequence[Prompt], path: Path) -> None:
         self._engine = engine
         self._prices = Prices.measure(engine.target, engine.draft)
-        at = self._prices.full.n.index(8)
-        attention, ffn = self._prices.attention[at], self._prices.ffn[at]
-        self._space = Space(engine.target.model.n_layer, blocks=True, attention_cost=attention, ffn_cost=ffn)
+        self._space = self._prices.space(engine.target.model.n_layer, blocks=True)
         journal = Journal.load(path) or Journal(path, {})
         samples = answers(engine, sought, TOKENS)
         self._confidences = mean_confidences(engine.target, samples)
@@ -61,7 +56,7 @@ class Ablation:
 
     def searched(self, method: str, share: float, steps: int) -> Row | None:
         """The best mask that a search found by its own loss, judged; single blocks do not count as steps."""
-        search = self._search(method, share)
+        search = make(method, self._space, share, confidences=lambda: self._confidences)
         best: tuple[float, LayerMask] | None = None
         while steps and (units := search.ask()) is not None:
             scores = self._objective.score(self._space.mask(units))
@@ -71,11 +66,6 @@ class Ablation:
             if len(units) > 1 and filled and (best is None or search.loss(scores) < best[0]):
                 best = (search.loss(scores), self._space.mask(units))
         return self.masked(method, best[1], target=share) if best else None
-
-    def _search(self, method: str, share: float) -> Search:
-        if method == ConfLayers.name:
-            return ConfLayers(self._space, self._confidences, share)
-        return make(method, self._space, share)
 
     def masked(self, method: str, mask: LayerMask, **more: Any) -> Row:
         slim = curve(self._engine.target, mask)

@@ -36,7 +36,6 @@ def tuned() -> Tuned:
         stock_ratio=1.25,
         candidates=[found(text) for text in POINTS],
         finalists=[found("ffn:1", 24.0), found("attn:1", 20.0)],
-        tried=[],
     )
 
 

@@ -120,5 +120,5 @@ def model_name(path: Path) -> str:
 
 def hand_picked(fingerprint: str) -> LayerMask | None:
     """The shipped mask of a model that no search found: what found ones are compared with."""
-    masks = [LayerMask.load(path) for path in sorted(shipped("masks").glob("*.json"))]
+    masks = [LayerMask.load(path) for path in _files(shipped("masks"))]
     return next((m for m in masks if m.fingerprint == fingerprint and m.method.startswith("hand-picked")), None)

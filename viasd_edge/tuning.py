@@ -31,13 +31,10 @@ from viasd_edge.prompts import evenly
 from viasd_edge.runner import Confidences
 from viasd_edge.search import make
 from viasd_edge.search.common import Scores, Search, Units
-from viasd_edge.search.conflayers import ConfLayers
 from viasd_edge.search.objective import Journal, Objective, predicted
-from viasd_edge.search.prices import Prices
-from viasd_edge.search.space import Space
+from viasd_edge.search.prices import PRICED_WIDTH, Prices
 from viasd_edge.strategies import Gate
 
-_PRICED_WIDTH = 8  # tokens of the pass by which blocks are priced: about a draft
 _ANSWER = 2.5  # what answering a prompt and checking every token takes, in plain decoding of its tokens
 _LEAST_PROMPTS = 3
 _REPEATS = 3
@@ -65,7 +62,7 @@ class _View:
 
     def times(self) -> dict[str, float]:
         """What its passes take, in those of the full model."""
-        widths = (1, _PRICED_WIDTH)
+        widths = (1, PRICED_WIDTH)
         return {f"t{n}_to_full": round(self.curves.slim.at(n) / self.curves.full.at(n), 4) for n in widths}
 
 
@@ -73,10 +70,8 @@ class _View:
 class Evaluation:
     """One step of a search, for whoever watches."""
 
-    found: Found
     best: Found
     evaluations: int  # of all masks so far
-    fresh: bool  # measured just now, not known from before
 
 
 @dataclass
@@ -95,7 +90,6 @@ class Tuned:
     stock_ratio: float | None  # stock llama.cpp's seconds a token to ours; None: there is no stock library
     candidates: list[Found]
     finalists: list[Found]
-    tried: list[Measured]
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -171,7 +165,7 @@ def journal_path(engine: Engine, plan: Plan, texts: str) -> Path:
 
 
 class Tuner:
-    """One tuning of an open engine: `prepare`, `search`, `finish`, in this order; or `tune` for all of it.
+    """One tuning of an open engine: `search`, then `finish`.
 
     With a drafter a mask is to make tiered mode fast, without one drafting under the mask. Raises what a Runner
     raises; EdgeError for a model with too few layers.
@@ -201,8 +195,7 @@ class Tuner:
         self._texts = Texts.from_dict(journal.header["texts"])
         self._prices = Prices.from_dict(journal.header["prices"])
         self._teacher = Teacher(engine.target, engine.draft, self._texts.judged)
-        at = self._prices.full.n.index(_PRICED_WIDTH) if _PRICED_WIDTH in self._prices.full.n else 0
-        self._space = Space(engine.target.model.n_layer, plan.blocks, self._prices.attention[at], self._prices.ffn[at])
+        self._space = self._prices.space(engine.target.model.n_layer, blocks=plan.blocks)
         self._objective = Objective(self._teacher, self._space, self._prices, min(plan.errors), journal)
         self._found: dict[str, Found] = {}
         self._best: dict[float, tuple[float, Found]] = {}  # by share: what its search makes smallest
@@ -234,9 +227,8 @@ class Tuner:
             self._searching += time.perf_counter() - started
 
     def _make(self, share: float) -> Search:
-        if self._plan.method == ConfLayers.name:
-            return ConfLayers(self._space, self._confidences, share)
-        return make(self._plan.method, self._space, share, seed=self._plan.seed)
+        plan = self._plan
+        return make(plan.method, self._space, share, seed=plan.seed, confidences=lambda: self._confidences)
 
     @cached_property
     def _confidences(self) -> Confidences:
@@ -253,12 +245,11 @@ class Tuner:
         self._proposing += time.perf_counter() - started
         if units is None:
             return False
-        before = self._objective.evaluations
         found = self._score(self._space.mask(units))
         search.tell(units, found.scores)
         self._remember(share, search, units, found)
         best = max(self._found.values(), key=lambda entry: entry.scores.tokens_per_s)
-        on_evaluation(Evaluation(found, best, len(self._found), self._objective.evaluations > before))
+        on_evaluation(Evaluation(best, len(self._found)))
         return True
 
     def _score(self, mask: LayerMask) -> Found:
@@ -345,7 +336,6 @@ class Tuner:
             stock_ratio=self._stock_ratio,
             candidates=list(self._found.values()),
             finalists=[],
-            tried=[],
             interrupted=self.interrupted,
         )
 
@@ -379,4 +369,3 @@ class Tuner:
                 tuned.notes.append(f"not calibrated for {error:g}: {problem}")
                 continue
             tuned.mask = tuned.mask.with_calibration(calibration)
-        tuned.tried = list(tried.values())

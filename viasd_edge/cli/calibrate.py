@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from viasd_edge.cli.common import counting, json_option, print_json, pull_progress, reports_errors
+from viasd_edge.cli.common import counting, errors_option, json_option, print_json, pull_progress, reports_errors
 from viasd_edge.errors import MaskError
 
 if TYPE_CHECKING:
@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 @click.option("-md", "--draft-model", help="The drafter. Default: the pair's.")
 @click.option("--mask", help="The mask to calibrate: a file, a name, or text. Default: as in generate.")
 @click.option("--name", help="Save the mask under this name. Default: its own.")
-@click.option(
-    "--error",
-    "errors",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    multiple=True,
-    default=(0.01,),
-    show_default=True,
-    help="Share of emitted tokens that may differ from the full model's choice; may be given more than once.",
-)
+@errors_option
 @click.option(
     "--text",
     "text_file",

@@ -30,6 +30,15 @@ def reports_errors(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]  # wraps keeps the signature
 
 
+errors_option = click.option(
+    "--error",
+    "errors",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    multiple=True,
+    default=(0.01,),
+    show_default=True,
+    help="Share of emitted tokens that may differ from the full model's choice; may be given more than once.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 

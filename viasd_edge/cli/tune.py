@@ -15,7 +15,7 @@ import click
 
 from viasd_edge.cli.bench import picture, stock_option
 from viasd_edge.cli.calibrate import take_samples
-from viasd_edge.cli.common import json_option, print_json, pull_progress, reports_errors
+from viasd_edge.cli.common import errors_option, json_option, print_json, pull_progress, reports_errors
 from viasd_edge.cli.generate import INTERRUPTED
 from viasd_edge.search import METHODS
 
@@ -54,15 +54,7 @@ def _shares(_context: click.Context, _option: click.Parameter, texts: tuple[floa
     help="Share of the layers' cost to skip; may be given more than once.",
 )
 @click.option("--layers", is_flag=True, help="Skip whole layers only, not attention and FFN blocks one by one.")
-@click.option(
-    "--error",
-    "errors",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    multiple=True,
-    default=(0.01,),
-    show_default=True,
-    help="Share of emitted tokens that may differ from the full model's choice; may be given more than once.",
-)
+@errors_option
 @click.option(
     "--text",
     "text_file",

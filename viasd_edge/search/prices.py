@@ -9,7 +9,9 @@ from typing import Any
 from viasd_edge.curves import Curve, Curves, curve, measure_curves
 from viasd_edge.mask import LayerMask
 from viasd_edge.runner import Runner
+from viasd_edge.search.space import Space
 
+PRICED_WIDTH = 8  # tokens of the pass by which blocks are priced
 _REPEATS = 3
 _LEAST = 1e-3  # of a pass, that a block takes at least: a machine's noise must not make it less than nothing
 
@@ -45,6 +47,11 @@ class Prices:
         ]
         slim = tuple(max(whole - less, _LEAST * whole) for whole, less in zip(self.full.seconds, saved, strict=True))
         return Curves(self.draft, Curve(self.full.n, slim), self.full)
+
+    def space(self, n_layer: int, *, blocks: bool) -> Space:
+        """What a search may skip, at the prices of a pass about as wide as a draft."""
+        at = self.full.n.index(PRICED_WIDTH) if PRICED_WIDTH in self.full.n else 0
+        return Space(n_layer, blocks, self.attention[at], self.ffn[at])
 
     def to_dict(self) -> dict[str, Any]:
         return {

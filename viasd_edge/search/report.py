@@ -18,7 +18,7 @@ _SHOWN = 12  # masks in the picture
 
 
 def tables(tuned: Tuned) -> list[Table]:
-    """The finalists beside the hand-picked mask, and what the calibration measured."""
+    """The finalists beside the hand-picked mask."""
     to = "stock" if tuned.stock_ratio else "plain"
     columns = ("mask", "skipped", "overshoot", "agreement", "coverage", f"predicted, x {to} (LOSSY)")
     shown = [(str(found.mask), found) for found in tuned.finalists or tuned.candidates[:1]]
