@@ -3,13 +3,15 @@
     python scripts/follow_conflayers.py --trace follow.jsonl --plot follow.png
 
 One engine drafts for itself, always, under the mask that the search has found so far. Writes the trace, plots which
-layers were skipped and how many drafted tokens stood, and prints what a class gains: its first prompt once more under
-the mask that the class began with and under the best it found, both frozen, beside plain decoding.
+layers were skipped and how many drafted tokens stood, and prints what a class gains: its first prompt again under the
+mask that the class began with and under the best it found, both frozen, by turns with plain decoding; and what reading
+the confidences costs.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 
 from viasd_edge.engine import Engine
 from viasd_edge.generation import Generation
+from viasd_edge.limits import ConfidenceName
 from viasd_edge.mask import LayerMask
 from viasd_edge.prompts import embedded
 from viasd_edge.search.online import OnlineSearch, Schedule
@@ -26,6 +29,7 @@ from viasd_edge.trace import tracing
 
 CLASSES = ("code", "summary", "translation")
 ALWAYS: dict[str, Any] = {"mode": "exact", "policy": "fixed", "drafters": ("layerskip",), "draft_max": 8}
+PROBE: ConfidenceName = "hidden"
 SMOOTH = 8  # rounds over which the plot averages acceptance
 
 
@@ -36,6 +40,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("follow.png"))
     parser.add_argument("--prompts", type=int, default=2, help="of each class")
     parser.add_argument("-n", "--tokens", type=int, default=100, help="of each answer")
+    parser.add_argument("--repeats", type=int, default=5, help="answers of each kind that are compared")
     parser.add_argument("--interval", type=int, default=8, help="rounds that a set is measured for")
     parser.add_argument("--skip-ratio", type=float, default=Schedule.skip_ratio)
     arguments = parser.parse_args()
@@ -50,7 +55,7 @@ def main() -> None:
                 texts = [prompt.text for prompt in embedded() if prompt.group == group][: arguments.prompts]
                 followed[group] = follow(engine, texts, arguments.tokens, on_round)
                 masks = {"began with": followed[group][0].draft.mask, "best found": best(followed[group], schedule)}
-                compare(plain, masks, texts[0], arguments.tokens)
+                compare(plain, masks, texts[0], arguments.tokens, arguments.repeats)
     plot(followed, n_layer, arguments.plot)
 
 
@@ -84,24 +89,40 @@ def best(rounds: Sequence[Round], schedule: Schedule) -> LayerMask | None:
     return max(means, key=means.__getitem__, default=None)
 
 
-def compare(plain: Engine, masks: dict[str, LayerMask | None], text: str, n_tokens: int) -> None:
-    """Answer `text` by plain decoding and under each mask, without a search."""
+def compare(plain: Engine, masks: dict[str, LayerMask | None], text: str, n_tokens: int, repeats: int) -> None:
+    """Answer `text` by plain decoding and under each mask without a search, by turns; medians of `repeats`.
+
+    The last mask once more with the probe on, which is what a search costs beside its own arithmetic.
+    """
+    engines = {
+        "plain": plain,
+        **{name: Engine(plain.target, mask=mask, **ALWAYS) for name, mask in masks.items() if mask},
+    }
+    ways = [(name, None) for name in engines] + [(list(engines)[-1], PROBE)]
+    answers: dict[tuple[str, str | None], list[Generation]] = {way: [] for way in ways}
+    for _ in range(repeats):
+        for name, probe in ways:
+            plain.target.set_probe(probe)
+            answers[name, probe].append(engines[name].generate(text, max_tokens=n_tokens))
     plain.target.set_probe(None)
-    wanted = plain.generate(text, max_tokens=n_tokens)
-    print(f"  plain       {speed(wanted)}")
-    for name, mask in masks.items():
-        if mask:
-            answer = Engine(plain.target, mask=mask, **ALWAYS).generate(text, max_tokens=n_tokens)
-            same = "same tokens" if answer.token_ids == wanted.token_ids else "OTHER TOKENS"
-            print(f"  {name}  {speed(answer)}, {same}: {mask}", flush=True)
+    seconds = {way: statistics.median(each.timings["predicted_ms"] for each in found) for way, found in answers.items()}
+    for (name, probe), found in answers.items():
+        same = "same tokens" if found[0].token_ids == answers["plain", None][0].token_ids else "OTHER TOKENS"
+        faster = seconds["plain", None] / seconds[name, probe]
+        of = f"{name}, probed" if probe else name
+        print(f"  {of}: {faster:.2f}x of plain{stood(found[0])}, {same}: {engines[name].mask}", flush=True)
+    print(f"  the probe costs {seconds[ways[-1]] / seconds[ways[-2]] - 1:+.2%}", flush=True)
 
 
 def speed(answer: Generation) -> str:
-    """Its speed, and how much of what was drafted stood."""
-    timings = answer.timings
+    """Of its own run, and how much of what was drafted stood."""
+    return f"{answer.timings['predicted_per_second']:.2f} tokens/s{stood(answer)}"
+
+
+def stood(answer: Generation) -> str:
+    """How much of what was drafted and tested stood."""
     drafted = answer.drafters.get("layerskip")
-    stood = f", {drafted['accepted'] / max(drafted['tested'], 1):.1%} of tested drafts stood" if drafted else ""
-    return f"{timings['predicted_per_second']:.2f} tokens/s{stood}"
+    return f", {drafted['accepted'] / max(drafted['tested'], 1):.1%} of tested drafts stood" if drafted else ""
 
 
 def plot(followed: dict[str, list[Round]], n_layer: int, path: Path) -> None:

@@ -149,12 +149,8 @@ def test_a_token_has_the_same_value_in_passes_of_any_width(opened, arch, kind):
 def test_what_was_not_computed_is_not_a_number(opened):
     runner = opened()
     runner.set_probe("hidden")
-    runner.decode(TOKENS, mask=LayerMask.parse("attn:1 ffn:2"))
-    unknown = np.zeros((len(TOKENS), 4, 2), bool)
-    unknown[:, 1, 0] = unknown[:, 2, 1] = True
-    assert (np.isnan(runner.confidences()) == unknown).all()
     runner.decode(TOKENS, rows=2)  # the last layer's FFN sees two tokens: which, is not known to it
-    unknown[:] = False
+    unknown = np.zeros((len(TOKENS), 4, 2), bool)
     unknown[:, 3, 1] = True
     assert (np.isnan(runner.confidences()) == unknown).all()
     runner.set_probe("lm-head", last=2)
@@ -162,6 +158,21 @@ def test_what_was_not_computed_is_not_a_number(opened):
     unknown[:] = True
     unknown[-2:] = False
     assert (np.isnan(runner.confidences()) == unknown).all()
+
+
+def test_passes_under_a_mask_are_not_measured(opened):
+    """Nor do they leave a full pass of the same width with their graph, or it them."""
+    runner = opened()
+    runner.set_probe("hidden")
+    mask = LayerMask.parse("attn:1 ffn:2")
+    found = []
+    for options in ({}, {"mask": mask}, {}, {"mask": mask}):
+        runner.rewind(0)
+        runner.decode(TOKENS, **options)
+        found.append(runner.confidences())
+    assert [len(values) for values in found] == [len(TOKENS), 0, len(TOKENS), 0]
+    assert (found[0] == found[2]).all()
+    assert not np.isnan(found[0]).any()
 
 
 def test_a_changed_probe_changes_the_next_pass(opened):

@@ -127,7 +127,20 @@ def test_the_surrogate_follows_what_it_was_told():
     for _ in range(60):
         units = tuple(sorted(random.choice(10, 4, replace=False).tolist()))
         told[units] = float(3 in units) + 0.01 * units[0]
-    assert propose(told, [(0, 3, 5, 8), (0, 4, 5, 8)], size=10, seed=1, kappa=0.0) == (0, 4, 5, 8)
+    assert propose(told, [(0, 3, 5, 8), (0, 4, 5, 8)], Space(12), kappa=0.0) == (0, 4, 5, 8)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_the_surrogate_sees_neighbours(blocks):
+    """No unit hurts but beside its neighbour in depth: a mask whose units stand apart is proposed."""
+    random = np.random.default_rng(0)
+    space = Space(12, blocks)
+    told = {}
+    for _ in range(80):
+        units = tuple(sorted(random.choice(space.size, 4, replace=False).tolist()))
+        told[units] = float(sum(unit + (2 if blocks else 1) in units for unit in units))
+    together, apart = ((0, 2, 4, 6), (0, 5, 10, 15)) if blocks else ((0, 1, 2, 3), (0, 3, 6, 9))
+    assert propose(told, [together, apart], space, kappa=0.0) == apart
 
 
 def test_units_stand_for_blocks():

@@ -25,7 +25,7 @@ from viasd_edge.limits import ConfidenceName
 logger = logging.getLogger(__name__)
 
 LAYER_SKIP_VERSION = 1
-LAYER_PROBE_VERSION = 1
+LAYER_PROBE_VERSION = 2
 _STOCK_CURE = "build it with scripts/build_stock.py"
 _CURE = "build it with `pip install .` in the project's folder, or set VIASD_EDGE_LIB to a folder that holds it"
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # enum ggml_log_level

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from viasd_edge.closing import Closing
 from viasd_edge.curves import by_turns
 from viasd_edge.errors import EdgeError, ModelError
 from viasd_edge.limits import MAX_ROWS
@@ -36,26 +35,43 @@ class Meter(Protocol):
     def measure(self, n: int) -> float: ...
 
 
-class RunnerMeter(Closing):
-    """Measures a Runner of its own, in this process."""
+class RunnerMeter:
+    """Measures a Runner of this process; its tokens are replaced."""
 
-    def __init__(self, path: Path, *, n_threads: int | None, mask: LayerMask | None = None) -> None:
-        super().__init__()
-        started = time.perf_counter()
-        with ExitStack() as opened:
-            self.model = opened.enter_context(Model(path))
-            self.load_seconds = time.perf_counter() - started
-            self.runner = opened.enter_context(Runner(self.model, n_ctx=CONTEXT + MAX_ROWS, n_threads=n_threads))
-            self._mask = mask
-            self._tokens = [i % self.model.n_vocab for i in range(CONTEXT + MAX_ROWS)]  # any text costs the same
-            self.runner.decode(self._tokens[:CONTEXT], rows=0)
-            self._closing = opened.pop_all()
+    def __init__(self, runner: Runner, mask: LayerMask | None = None) -> None:
+        self.runner = runner
+        self._mask = mask
+        self._tokens = [i % runner.model.n_vocab for i in range(CONTEXT + MAX_ROWS)]  # any text costs the same
+        runner.rewind(0)
+        runner.decode(self._tokens[:CONTEXT], rows=0)
 
     def measure(self, n: int) -> float:
         self.runner.rewind(CONTEXT)
         started = time.perf_counter()
         self.runner.decode(self._tokens[CONTEXT : CONTEXT + n], mask=self._mask)
         return time.perf_counter() - started
+
+
+@contextmanager
+def opened(path: Path, *, n_threads: int | None, mask: LayerMask | None = None) -> Iterator[tuple[RunnerMeter, float]]:
+    """A meter of a runner of its own, and the seconds that loading the model took. Raises what Model and Runner do."""
+    started = time.perf_counter()
+    with Model(path) as model:
+        load_seconds = time.perf_counter() - started
+        if mask is not None:
+            mask.check(model.n_layer, model.fingerprint)
+        with Runner(model, n_ctx=CONTEXT + MAX_ROWS, n_threads=n_threads) as runner:
+            yield RunnerMeter(runner, mask), load_seconds
+
+
+def stock_ratio(runner: Runner, stock: Path, *, repeats: int = 5) -> float:
+    """Seconds a token of the unpatched library in the folder `stock`, in ours; by turns. The runner ends up empty."""
+    with StockMeter(runner.model.path, stock, n_threads=runner.n_threads) as other:
+        times = by_turns([RunnerMeter(runner).measure, other.measure], (1,), repeats)
+    runner.rewind(0)
+    runner.reset_work()
+    ours, theirs = (statistics.median(seconds) for (seconds,) in times)
+    return theirs / ours
 
 
 @dataclass(frozen=True)
@@ -112,18 +128,16 @@ def measure_costs(
 
     `stock` is the folder of an unpatched library, None measures ours alone. The mask applies to ours only.
     """
-    with ExitStack() as opened:
-        ours = opened.enter_context(RunnerMeter(path, n_threads=n_threads, mask=mask))
-        if mask is not None:
-            mask.check(ours.model.n_layer, ours.model.fingerprint)
+    with ExitStack() as closing:
+        ours, load_s = closing.enter_context(opened(path, n_threads=n_threads, mask=mask))
         meters: list[Meter] = [ours]
         load_stock = None
         if stock is not None:
-            other = opened.enter_context(StockMeter(path, stock, n_threads=n_threads))
+            other = closing.enter_context(StockMeter(path, stock, n_threads=n_threads))
             load_stock = round(other.load_seconds, 3)
             meters.append(other)
         seconds = by_turns([meter.measure for meter in meters], widths, repeats)
-        native = ours.model._native  # noqa: SLF001  # the same library
+        native = ours.runner.model._native  # noqa: SLF001  # the same library
         threads = ours.runner.n_threads
         n_bytes, n_macs = Weights.read(path).per_pass()
         medians = [[round(statistics.median(times) * 1e3, 3) for times in meter] for meter in seconds]
@@ -135,7 +149,7 @@ def measure_costs(
             n=list(widths),
             ours_ms=medians[0],
             stock_ms=medians[1] if stock else None,
-            load_s=round(ours.load_seconds, 3),
+            load_s=round(load_s, 3),
             stock_load_s=load_stock,
             memory_bandwidth_gbs=round(native.memory_bandwidth(threads), 2),
             int8_gmacs=round(native.int8_rate(threads), 1),

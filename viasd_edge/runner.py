@@ -163,11 +163,11 @@ class Runner(Closing):
         if status != 0:
             reason = _DECODE_STATUS.get(status, f"status {status}")
             raise NativeLibraryError(f"llama_decode of {n} tokens after {self.n_past - n}: {reason}")
-        if self._probe:
+        if self._probe and not slim:
             self._confidences.append(self._native.layer_probe(self._context, n, self.model.n_layer))
 
     def set_probe(self, kind: ConfidenceName | None, *, last: int = 0) -> None:
-        """Measure the confidence of every block's output in all later passes; logits stay what they are.
+        """Measure the confidence of every block's output in all later full passes; logits stay what they are.
 
         "hidden" takes the entropy over the output itself, "lm-head" over the vocabulary: two products with the model's
         head for every layer and token, so `last` restricts it to the last tokens of a batch (0: all). None: off.
@@ -179,10 +179,10 @@ class Runner(Closing):
             self._probe, self._confidences = wanted, []
 
     def confidences(self) -> Confidences:
-        """Of the latest decode's tokens, float32 [n_tokens, n_layer, 2]; no token without a probe.
+        """Of the latest decode's tokens, float32 [n_tokens, n_layer, 2]; no token without a probe or under a mask.
 
-        NaN where there is none: a block that was skipped or that the architecture builds by hand, a token that `last`
-        leaves out, and in the last layer's FFN a token without a row of logits.
+        NaN where there is none: a block that the architecture builds by hand, a token that `last` leaves out, and in
+        the last layer's FFN a token without a row of logits.
         """
         return np.concatenate([np.empty((0, self.model.n_layer, 2), np.float32), *self._confidences])
 

@@ -171,11 +171,10 @@ class _Meter(Closing):
     """The worker of StockMeter."""
 
     def __init__(self, path: Path, *, n_threads: int | None) -> None:
-        from viasd_edge.costs import RunnerMeter
+        from viasd_edge.costs import opened
 
         super().__init__()
-        self._meter = self._closing.enter_context(RunnerMeter(path, n_threads=n_threads))
-        self.load_seconds = self._meter.load_seconds
+        self._meter, self.load_seconds = self._closing.enter_context(opened(path, n_threads=n_threads))
 
     def __call__(self, *, n: int) -> dict[str, Any]:
         return {"seconds": self._meter.measure(n)}

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#define LAYER_PROBE_VERSION 1
+#define LAYER_PROBE_VERSION 2
 
 // where one block's values go; the user data of its node
 struct layer_probe_slot {
@@ -61,12 +61,29 @@ static inline float layer_probe_exp(float x) {
     return y*power;
 }
 
-// 1 - H(softmax(x))/log(n), a chunk at a time: sums of floats stay short, and the scratch space small
-static float layer_probe_confidence(const float * x, int64_t n) {
+// the largest of n >= 1, eight side by side: each comparison waits for the one before
+static float layer_probe_max(const float * x, int64_t n) {
+    constexpr int64_t width = 8;
+
+    float tops[width];
+    std::fill(tops, tops + width, x[0]);
+    for (int64_t i = 0; i + width <= n; i += width) {
+        for (int64_t j = 0; j < width; ++j) {
+            tops[j] = std::max(tops[j], x[i + j]);
+        }
+    }
+    const float rest = *std::max_element(x + (n - 1)/width*width, x + n);
+
+    return std::max(rest, *std::max_element(tops, tops + width));
+}
+
+// 1 - H(softmax(x))/log(n) with every x within lowest and highest, a chunk at a time: sums of floats stay short, and
+// the scratch space small
+static float layer_probe_confidence(const float * x, int64_t n, float lowest, float highest) {
     constexpr int64_t chunk = 256;
     constexpr int64_t width = 8; // sums side by side
 
-    const float top = *std::max_element(x, x + n);
+    const float top = std::min(std::max(layer_probe_max(x, n), lowest), highest);
 
     double total  = 0.0; // sum of exp(x - top)
     double moment = 0.0; // sum of (x - top)*exp(x - top)
@@ -75,7 +92,7 @@ static float layer_probe_confidence(const float * x, int64_t n) {
     for (int64_t begin = 0; begin < n; begin += chunk) {
         const int64_t size = std::min(n - begin, chunk);
         for (int64_t i = 0; i < size; ++i) {
-            below[i] = x[begin + i] - top;
+            below[i] = std::min(std::max(x[begin + i], lowest), highest) - top;
         }
         for (int64_t i = 0; i < size; ++i) {
             e[i] = layer_probe_exp(below[i]);
@@ -120,17 +137,13 @@ static void layer_probe_compute(ggml_tensor * dst, int ith, int nth, void * user
     }
 
     // the released code's bounds, so that exp neither vanishes nor overflows in its float32
-    const float lowest  = std::log(std::numeric_limits<float>::min());
-    const float highest = 88.7f;
     const bool  bounded = state->kind == LLAMA_LAYER_PROBE_HIDDEN;
+    const float lowest  = bounded ? std::log(std::numeric_limits<float>::min()) : std::numeric_limits<float>::lowest();
+    const float highest = bounded ? 88.7f : std::numeric_limits<float>::max();
 
-    std::vector<float> x(n);
     for (int64_t i = ith; i < src->ne[1]; i += nth) {
-        const auto * row = (const float *) ((const char *) src->data + i*src->nb[1]);
-        for (int64_t j = 0; j < n; ++j) {
-            x[j] = bounded ? std::min(std::max(row[j], lowest), highest) : row[j];
-        }
-        state->values[(first + i)*state->n_slot + slot->index] = layer_probe_confidence(x.data(), n);
+        const auto * x = (const float *) ((const char *) src->data + i*src->nb[1]);
+        state->values[(first + i)*state->n_slot + slot->index] = layer_probe_confidence(x, n, lowest, highest);
     }
 }
 
@@ -143,7 +156,7 @@ void layer_probe(
          int             il,
          layer_probe_block block) {
     layer_probe_state * state = cparams.layer_probe.get();
-    if (state == nullptr || il < 0 || 2*il >= state->n_slot) {
+    if (state == nullptr || !cparams.layer_skip.empty() || il < 0 || 2*il >= state->n_slot) {
         return;
     }
 
@@ -180,7 +193,7 @@ void layer_probe_begin(const llama_cparams & cparams) {
 }
 
 void layer_probe_extend(const llama_cparams & cparams, int64_t n_tokens) {
-    if (cparams.layer_probe) {
+    if (cparams.layer_probe && cparams.layer_skip.empty()) {
         std::vector<float> & values = cparams.layer_probe->values;
         values.resize(values.size() + n_tokens*cparams.layer_probe->n_slot, NAN);
     }

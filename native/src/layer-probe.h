@@ -17,9 +17,10 @@
 //   llama_context::process_ubatch    on entry: makes room for the ubatch's values
 //
 // A hook hangs a side node on the block's output. Nothing of the main path depends on it: logits do not change. With no
-// probe set the hooks do nothing. Where a block has no value the answer is NaN: it was skipped, its hook is never reached,
-// its output is not of the residual's form, or, for the last layer's FFN, the token's logits were not asked for while
-// others' were. Of a MoE block with shared experts, the part that is computed last counts.
+// probe set, or under a mask of layer-skip.h, the hooks do nothing: a draft's passes are many and nobody asks. Where a
+// block has no value the answer is NaN: its hook is never reached, its output is not of the residual's form, or, for the
+// last layer's FFN, the token's logits were not asked for while others' were. Of a MoE block with shared experts, the
+// part that is computed last counts.
 
 #include "llama.h"
 
@@ -80,12 +81,12 @@ extern "C" {
         LLAMA_LAYER_PROBE_STATUS_NO_ROOM       = -6, // llama_layer_probe_get only: out holds fewer tokens than there are
     };
 
-    // Set what all later llama_decode calls on ctx measure; of each ubatch only its last n_last tokens, 0: all.
+    // Set what all later llama_decode calls without a mask measure; of each ubatch only its last n_last tokens, 0: all.
     // Returns a llama_layer_probe_status; on failure the probe is unchanged.
     LLAMA_API int32_t llama_set_layer_probe(struct llama_context * ctx, int32_t kind, int32_t n_last);
 
     // Copy what the latest llama_decode call measured: out[n_tokens][n_layer][2], attention before FFN.
-    // Returns the number of tokens, at most n_max, or a negative llama_layer_probe_status.
+    // Returns the number of tokens, at most n_max, none if it ran under a mask, or a negative llama_layer_probe_status.
     LLAMA_API int32_t llama_layer_probe_get(struct llama_context * ctx, float * out, int32_t n_max);
 
 #ifdef __cplusplus

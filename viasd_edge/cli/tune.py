@@ -181,14 +181,12 @@ def _texts(engine: Engine, text_file: Path | None, samples: int, max_tokens: int
 
 def _stock_ratio(engine: Engine, stock: Path | None) -> float | None:
     """How much longer stock llama.cpp takes for a token."""
-    from viasd_edge.costs import measure_costs
+    from viasd_edge.costs import stock_ratio
 
     if stock is None:
         click.echo("no stock library (--stock): ratios are to our own plain decoding", err=True)
         return None
-    report = measure_costs(engine.target.model.path, widths=(1,), n_threads=engine.target.n_threads, stock=stock)
-    assert report.stock_ms is not None  # noqa: S101  # asked for
-    return report.stock_ms[0] / report.ours_ms[0]
+    return stock_ratio(engine.target, stock)
 
 
 def _report(tuned: Tuned, saved: Path, *, as_json: bool) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import BayesianRidge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from skopt import Optimizer
-from skopt.learning import ExtraTreesRegressor
 from skopt.space import Integer
 from skopt.space import Space as Dimensions
 
 from viasd_edge.search.common import Units
-
-_TREES = 40
+from viasd_edge.search.space import Space
 
 
 class _Pool(Dimensions):
@@ -24,30 +27,40 @@ class _Pool(Dimensions):
         return list(self.pool)
 
 
-def propose(told: Mapping[Units, float], pool: Sequence[Units], *, size: int, seed: int, kappa: float = 1.96) -> Units:
+def propose(told: Mapping[Units, float], pool: Sequence[Units], space: Space, *, kappa: float) -> Units:
     """The mask of `pool` with the lowest confidence bound of its loss (mean - kappa * deviation).
 
-    The surrogate is a forest of extremely randomised trees over `size` switches, fitted anew to all that was told: a
-    Gaussian process over as many binary dimensions takes longer than scoring a mask does.
+    The surrogate is a Bayesian linear regression on `_described` masks, fitted anew to all that was told, in some
+    milliseconds. On scores of 128 masks of one cost, 40 of them told, it ranks the others at a correlation of 0.7 with
+    the truth, a Gaussian process over all switches at 0.5 to 0.6, a forest of trees at 0.4 to 0.5.
     """
-    switches = [Integer(0, 1, name=f"unit {unit}") for unit in range(size)]
-    forest = ExtraTreesRegressor(n_estimators=_TREES, min_samples_leaf=2, random_state=seed)
+    switches = [Integer(0, 1, name=f"unit {unit}") for unit in range(space.size)]
+    described = FunctionTransformer(_described, kw_args={"kinds": 2 if space.blocks else 1})
     optimizer = Optimizer(
         switches,
-        base_estimator=forest,
+        base_estimator=make_pipeline(described, BayesianRidge()),
         n_initial_points=0,
         acq_func="LCB",
         acq_func_kwargs={"kappa": kappa},
         acq_optimizer="sampling",
-        random_state=seed,
+        random_state=0,  # nothing is drawn
         avoid_duplicates=False,  # the pool holds none
     )
     optimizer.space = _Pool(switches)
-    optimizer.space.pool = [_switches(units, size) for units in pool]
-    optimizer.tell([_switches(units, size) for units in told], list(told.values()))
+    optimizer.space.pool = [_switches(units, space.size) for units in pool]
+    optimizer.tell([_switches(units, space.size) for units in told], list(told.values()))
     return tuple(unit for unit, skipped in enumerate(optimizer.ask()) if skipped)
 
 
 def _switches(units: Units, size: int) -> list[int]:
     skipped = set(units)
     return [int(unit in skipped) for unit in range(size)]
+
+
+def _described(switches: Sequence[Sequence[int]], *, kinds: int) -> NDArray[np.float64]:
+    """Of masks [n, size]: every unit, how many there are, and both of two neighbours, of one kind or of one layer."""
+    units = np.asarray(switches, float)
+    layers = units.reshape(len(units), -1, kinds)
+    in_depth = (layers[:, 1:] * layers[:, :-1]).reshape(len(units), -1)
+    in_layer = layers[:, :, 1:].reshape(len(units), -1) * layers[:, :, :-1].reshape(len(units), -1)
+    return np.concatenate([units, units.sum(axis=1, keepdims=True), in_depth, in_layer], axis=1)

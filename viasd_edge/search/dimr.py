@@ -12,7 +12,10 @@ from viasd_edge.search.common import Scores, Units, overshoot_loss
 from viasd_edge.search.simple import Random, Singles, least_damage
 from viasd_edge.search.space import Space
 
-_PARENTS = 6  # of the best masks, whose neighbours are in the pool
+_FEW = 8  # masks of the share, fewer than which say nothing yet
+_KAPPA = 1.0  # deviations that a Bayesian proposal may hope for
+_PARENTS = 6  # of the best masks, whose neighbours are tried
+_GREED = 0.4  # the chance that a neighbour of the best is tried and not of a worse one
 _POOL = 240
 _NOISE = (0.3, 1.0, 3.0, 1e3)  # by turns: how far a random order strays from that of sensitivity, in nats
 _TRIES = 100
@@ -24,23 +27,23 @@ class Dimr:
 
     Random proposals, every `theta`-th by Bayesian optimisation. Ours: proposals fill the share by measured cost; every
     unit is scored alone first, and random orders start from that sensitivity instead of from nothing (the paper's
-    search has hours of a GPU, ours minutes of a laptop); the Bayesian proposal is chosen among neighbours of the best
-    masks and random ones.
+    search has hours of a GPU, ours minutes of a laptop); from then on a random proposal is one of the best masks with a
+    unit or two exchanged, and the Bayesian one is chosen among many of these and some random ones.
     """
 
     name: ClassVar[str] = "dimr"
     loss = staticmethod(overshoot_loss)
 
-    def __init__(self, space: Space, share: float, *, seed: int = 0, theta: int = 3) -> None:
+    def __init__(self, space: Space, share: float, *, seed: int = 0, theta: int = 2) -> None:
         if theta < 2:  # noqa: PLR2004  # some must be random
             raise ValueError(f"theta is {theta}; it must be at least 2")
         self._space = space
         self._share = share
         self._theta = theta
         self._random = np.random.default_rng(seed)
-        self._seed = seed
         self._singles = Singles(space)
-        self._losses: dict[Units, float] = {}
+        self._seen: set[Units] = set()
+        self._losses: dict[Units, float] = {}  # of masks of several units, in logarithms
         self._starts: list[Units] = []
         self._step = 0
 
@@ -51,15 +54,19 @@ class Dimr:
         if self._step == 1:
             self._starts += self._first()
         while self._starts:
-            if (start := self._starts.pop()) not in self._losses:
+            if (start := self._starts.pop()) not in self._seen:
                 return start
+        if len(self._losses) < _FEW:
+            return self._drawn()
         if self._step % self._theta == 0 and (pool := self._pool()):
-            return propose(self._losses, pool, size=self._space.size, seed=self._seed + self._step)
-        return self._draw()
+            return propose(self._losses, pool, self._space, kappa=_KAPPA)
+        return self._neighbour() or self._drawn()
 
     def tell(self, units: Units, scores: Scores) -> None:
         self._singles.tell(units, scores)
-        self._losses[units] = math.log(self.loss(scores) + 1e-4)  # the worst must not drown what tells the best apart
+        self._seen.add(units)
+        if len(units) > 1:  # one alone says nothing of several; and the worst must not drown what tells the best apart
+            self._losses[units] = math.log(self.loss(scores) + 1e-4)
 
     def _first(self) -> list[Units]:
         """What sensitivity says, the best last."""
@@ -67,13 +74,23 @@ class Dimr:
         summed = least_damage(self._space, self._singles.damage, self._share)
         return [units for units in [summed, *found] if units]
 
-    def _draw(self) -> Units | None:
+    def _drawn(self) -> Units | None:
         """A random mask not seen yet; None if there seems to be none left."""
         for i in range(_TRIES):
             turn = self._step + i
             order = self._order(_NOISE[turn % len(_NOISE)], _LEANINGS[turn % len(_LEANINGS)])
             units = self._space.fill(order, self._share)
-            if units and units not in self._losses:
+            if units and units not in self._seen:
+                return units
+        return None
+
+    def _neighbour(self) -> Units | None:
+        """One not seen yet of one of the best, the better the likelier; None if there seems to be none left."""
+        parents = self._parents()
+        for _ in range(_TRIES):
+            rank = min(int(self._random.geometric(_GREED)), len(parents)) - 1
+            units = self._exchanged(parents[rank])
+            if units and units not in self._seen:
                 return units
         return None
 
@@ -86,13 +103,15 @@ class Dimr:
         drawn = prior + noise * self._random.gumbel(size=self._space.size)
         return [int(unit) for unit in np.argsort(drawn, kind="stable")]
 
+    def _parents(self) -> list[Units]:
+        return sorted(self._losses, key=self._losses.__getitem__)[:_PARENTS]
+
     def _pool(self) -> list[Units]:
         """Masks not seen yet: the best with a unit or two exchanged, and random ones; in a fixed order."""
-        full = [units for units in self._losses if len(units) > 1]
-        parents = sorted(full, key=lambda units: self._losses[units])[:_PARENTS]
-        found = dict.fromkeys(self._exchanged(parents[i % len(parents)]) for i in range(_POOL if parents else 0))
-        found.update(dict.fromkeys(units for _ in range(_POOL // 4) if (units := self._draw()) is not None))
-        return [units for units in found if units and units not in self._losses]
+        parents = self._parents()
+        found = dict.fromkeys(self._exchanged(parents[i % len(parents)]) for i in range(_POOL))
+        found.update(dict.fromkeys(units for _ in range(_POOL // 4) if (units := self._drawn()) is not None))
+        return [units for units in found if units and units not in self._seen]
 
     def _exchanged(self, units: Units) -> Units:
         """Without one or two of its units, filled up again in random order."""
@@ -107,7 +126,7 @@ class Swift:
 
     Random masks of one size, every 25th by a Bayesian proposal; ends at 95 % agreement or 300 masks without gain.
     Ours: masks have one cost, not one count, since an attention block costs a fraction of an FFN block; the Bayesian
-    proposal is chosen among random masks by a forest, not by a Gaussian process over all switches.
+    proposal is chosen among random masks by a regression, not by a Gaussian process over all switches.
     """
 
     name: ClassVar[str] = "swift"
@@ -118,7 +137,6 @@ class Swift:
     def __init__(self, space: Space, share: float, *, seed: int = 0) -> None:
         self._space = space
         self._draws = Random(space, share, seed=seed)
-        self._seed = seed
         self._losses: dict[Units, float] = {}
         self._best = math.inf
         self._gainless = 0
@@ -135,7 +153,7 @@ class Swift:
             drawn = [units for _ in range(_POOL) if (units := self._draws.ask()) is not None]
             if drawn:
                 pool = list(dict.fromkeys(drawn))
-                return propose(self._losses, pool, size=self._space.size, seed=self._seed, kappa=2.5)
+                return propose(self._losses, pool, self._space, kappa=2.5)
         return self._draws.ask()
 
     def tell(self, units: Units, scores: Scores) -> None:
