@@ -63,8 +63,7 @@ class Ablation:
             scores = self._objective.score(self._space.mask(units))
             search.tell(units, scores)
             steps -= len(units) > 1
-            filled = 0 <= share + 1e-9 - self._space.share(units) < 2 * self._space.costs.max()
-            if len(units) > 1 and filled and (best is None or search.loss(scores) < best[0]):
+            if self._space.fills(units, share) and (best is None or search.loss(scores) < best[0]):
                 best = (search.loss(scores), self._space.mask(units))
         return self.masked(method, best[1], target=share) if best else None
 

@@ -92,6 +92,7 @@ def test_tops_hold_the_distribution(pair):
     assert np.exp(tops.logs).sum(axis=1) == pytest.approx(np.ones(9), abs=1e-6)
     assert tops.first.tolist() == full.argmax(axis=1).tolist()
     assert np.exp(tops.logs[:, -1]).max() < 0.05
+    assert all(array.base is None for array in (tops.ids, tops.logs, tops.first))  # none holds a whole vocabulary
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.3), (0.1, 0.9)])

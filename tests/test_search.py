@@ -157,6 +157,16 @@ def test_a_space_fills_a_share_in_order(blocks):
     assert space.fill(range(space.size), 0.0) == ()
 
 
+def test_what_fills_a_share():
+    space = Space(12, blocks=True, attention_cost=1.0, ffn_cost=2.0)  # a layer is 1/12, an attention block 1/36
+    assert space.fills((0, 1, 2, 3), 2 / 12)
+    assert space.fills((1, 2, 3), 2 / 12)  # a unit less
+    assert not space.fills((0, 1), 2 / 12)
+    assert not space.fills((0, 1, 2, 3), 2 / 12 - 0.01)
+    assert space.fills((0, 1, 2, 3, 4, 5, 6, 7, 8, 9), 6 / 12)  # a sixth less
+    assert space.fills(tuple(range(space.size)), 1.0)
+
+
 def test_a_model_without_layers_to_spare():
     with pytest.raises(ValueError, match="at least 3 layers"):
         Space(2)

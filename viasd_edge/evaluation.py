@@ -79,7 +79,7 @@ class Tops:
     def of(cls, logits: Logits) -> Tops:
         """Of logits [n, n_vocab]."""
         kept = min(TOP, logits.shape[1] - 1)
-        ids = np.argpartition(logits, -kept, axis=1)[:, -kept:]
+        ids = np.argpartition(logits, -kept, axis=1)[:, -kept:].copy()  # a view would keep the whole vocabulary
         return cls(ids, log_probabilities(logits, ids, log_sums(logits)), logits.argmax(axis=1))
 
 

@@ -258,11 +258,7 @@ class Tuner:
         return found
 
     def _remember(self, share: float, search: Search, units: Units, found: Found) -> None:
-        """The best mask of a share is one that uses it: fewer units always do less damage."""
-        left = share - self._space.share(units)
-        if left + 1e-9 < 0:  # a search may come from above
-            return
-        if left >= self._space.costs.max() and len(units) < self._space.size:
+        if not self._space.fills(units, share):
             return
         loss = search.loss(found.scores)
         if share not in self._best or loss < self._best[share][0]:
@@ -288,6 +284,9 @@ class Tuner:
         chosen = max(views.values(), key=lambda view: view.rate)
         tuned = self._result(chosen.found.mask, predicted_rate=chosen.rate)
         tuned.plain = 1.0 / chosen.curves.full.at(1)
+        if chosen.rate <= tuned.plain:
+            way = "tiered mode within this error" if self._engine.draft else "drafting (--self)"
+            tuned.notes.append(f"under none of these masks is {way} predicted to beat plain decoding")
         tuned.finalists = sorted(
             (view.found for view in views.values()), key=lambda found: -(found.tokens_per_s or 0.0)
         )

@@ -49,6 +49,14 @@ class Space:
         """The share of the layers' cost that skipping `units` saves."""
         return float(self.costs[list(units)].sum())
 
+    def fills(self, units: Sequence[int], share: float) -> bool:
+        """Whether `units` save no more than `share`, and not much less: fewer units always do less damage.
+
+        Less by a quarter or by a unit is near enough: whole layers and the knapsack's steps do not come closer.
+        """
+        left = share + 1e-9 - self.share(units)
+        return left >= 0 and (left < max(share / 4, self.costs.max()) or len(units) == self.size)
+
     def mask(self, units: Iterable[int]) -> LayerMask:
         """The mask that skips `units`."""
         chosen = sorted(set(units))
