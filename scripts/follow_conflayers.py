@@ -4,14 +4,15 @@
 
 One engine drafts for itself, always, under the mask that the search has found so far. Writes the trace, plots which
 layers were skipped and how many drafted tokens stood, and prints what a class gains: its first prompt again under the
-mask that the class began with and under the best it found, both frozen, by turns with plain decoding; and what reading
-the confidences costs.
+mask that the class began with and under the best it found, both frozen, by turns with plain decoding. Last, what
+reading the confidences adds to a full pass: no other pass is read.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from viasd_edge.generation import Generation
 from viasd_edge.limits import ConfidenceName
 from viasd_edge.mask import LayerMask
 from viasd_edge.prompts import embedded
+from viasd_edge.runner import Runner
 from viasd_edge.search.online import OnlineSearch, Schedule
 from viasd_edge.strategies import Round
 from viasd_edge.trace import tracing
 
 CLASSES = ("code", "summary", "translation")
 ALWAYS: dict[str, Any] = {"mode": "exact", "policy": "fixed", "drafters": ("layerskip",), "draft_max": 8}
-PROBE: ConfidenceName = "hidden"
+CONTEXT = 100  # tokens before a pass whose probe is priced
 SMOOTH = 8  # rounds over which the plot averages acceptance
 
 
@@ -56,6 +58,8 @@ def main() -> None:
                 followed[group] = follow(engine, texts, arguments.tokens, on_round)
                 masks = {"began with": followed[group][0].draft.mask, "best found": best(followed[group], schedule)}
                 compare(plain, masks, texts[0], arguments.tokens, arguments.repeats)
+        for n in (1, 1 + ALWAYS["draft_max"]):
+            print(f"reading confidences in a full pass of {n}: {probe_cost(plain.target, n)}", flush=True)
     plot(followed, n_layer, arguments.plot)
 
 
@@ -73,9 +77,10 @@ def follow(
     for text in texts:
         answer = engine.generate(text, max_tokens=n_tokens, on_round=watch)
         found = answer.search or {}
+        full = sum(tier["ms"] for tier in answer.tiers if tier["name"] == "full") / answer.timings["predicted_ms"]
         print(
-            f"{speed(answer)}, {found['iterations']} searches, {found['restarts']} restarts, "
-            f"{found['seconds'] * 1e3:.1f} ms or {found['share']:.3%} of the time in them: {text[:40]!r}"
+            f"{speed(answer)}, {found['iterations']} searches, {found['restarts']} restarts, {found['share']:.3%} of "
+            f"the time in them, {full:.0%} in full passes: {text[:40]!r}"
         )
     return rounds
 
@@ -90,28 +95,43 @@ def best(rounds: Sequence[Round], schedule: Schedule) -> LayerMask | None:
 
 
 def compare(plain: Engine, masks: dict[str, LayerMask | None], text: str, n_tokens: int, repeats: int) -> None:
-    """Answer `text` by plain decoding and under each mask without a search, by turns; medians of `repeats`.
-
-    The last mask once more with the probe on, which is what a search costs beside its own arithmetic.
-    """
-    engines = {
-        "plain": plain,
-        **{name: Engine(plain.target, mask=mask, **ALWAYS) for name, mask in masks.items() if mask},
-    }
-    ways = [(name, None) for name in engines] + [(list(engines)[-1], PROBE)]
-    answers: dict[tuple[str, str | None], list[Generation]] = {way: [] for way in ways}
-    for _ in range(repeats):
-        for name, probe in ways:
-            plain.target.set_probe(probe)
-            answers[name, probe].append(engines[name].generate(text, max_tokens=n_tokens))
+    """Answer `text` by plain decoding and under each mask without a search, by turns; medians of `repeats`."""
     plain.target.set_probe(None)
-    seconds = {way: statistics.median(each.timings["predicted_ms"] for each in found) for way, found in answers.items()}
-    for (name, probe), found in answers.items():
-        same = "same tokens" if found[0].token_ids == answers["plain", None][0].token_ids else "OTHER TOKENS"
-        faster = seconds["plain", None] / seconds[name, probe]
-        of = f"{name}, probed" if probe else name
-        print(f"  {of}: {faster:.2f}x of plain{stood(found[0])}, {same}: {engines[name].mask}", flush=True)
-    print(f"  the probe costs {seconds[ways[-1]] / seconds[ways[-2]] - 1:+.2%}", flush=True)
+    ways = {"plain": plain, **{name: Engine(plain.target, mask=mask, **ALWAYS) for name, mask in masks.items() if mask}}
+    answers: dict[str, list[Generation]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, engine in ways.items():
+            answers[name].append(engine.generate(text, max_tokens=n_tokens))
+    seconds = {
+        name: statistics.median(each.timings["predicted_ms"] for each in found) for name, found in answers.items()
+    }
+    for name, found in answers.items():
+        same = "same tokens" if found[0].token_ids == answers["plain"][0].token_ids else "OTHER TOKENS"
+        faster = seconds["plain"] / seconds[name]
+        print(f"  {name}: {faster:.2f}x of plain{stood(found[0])}, {same}: {ways[name].mask}", flush=True)
+
+
+def probe_cost(runner: Runner, n: int, repeats: int = 40) -> str:
+    """What reading the confidences adds to a full pass of `n` tokens: the least of three, with and without by turns."""
+    tokens = [i % runner.model.n_vocab for i in range(CONTEXT + n)]
+    runner.rewind(0)
+    runner.decode(tokens[:CONTEXT], rows=0)
+    ratios = []
+    for repeat in range(repeats):
+        quickest: dict[ConfidenceName | None, float] = {}
+        kinds: tuple[ConfidenceName | None, ...] = (None, "hidden")
+        for kind in kinds if repeat % 2 else kinds[::-1]:
+            runner.set_probe(kind)
+            seconds = []
+            for _ in range(4):  # the first builds the graph
+                runner.rewind(CONTEXT)
+                started = time.perf_counter()
+                runner.decode(tokens[CONTEXT:])
+                seconds.append(time.perf_counter() - started)
+            quickest[kind] = min(seconds[1:])
+        ratios.append(quickest["hidden"] / quickest[None] - 1)
+    runner.set_probe(None)
+    return f"{statistics.mean(ratios):+.2%}, standard error {statistics.stdev(ratios) / repeats**0.5:.2%}"
 
 
 def speed(answer: Generation) -> str:

@@ -64,7 +64,7 @@ def opened(path: Path, *, n_threads: int | None, mask: LayerMask | None = None) 
             yield RunnerMeter(runner, mask), load_seconds
 
 
-def stock_ratio(runner: Runner, stock: Path, *, repeats: int = 5) -> float:
+def stock_ratio(runner: Runner, stock: Path, *, repeats: int = 15) -> float:
     """Seconds a token of the unpatched library in the folder `stock`, in ours; by turns. The runner ends up empty."""
     with StockMeter(runner.model.path, stock, n_threads=runner.n_threads) as other:
         times = by_turns([RunnerMeter(runner).measure, other.measure], (1,), repeats)

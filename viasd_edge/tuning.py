@@ -40,6 +40,7 @@ _LEAST_PROMPTS = 3
 _REPEATS = 3
 _HAND_PICKED = "hand-picked"
 _SEARCHED = 0.6  # of the budget, the start included; the rest is for the finalists and the calibration
+_SEARCHED_ALONE = 0.85  # without a drafter: there is nothing to calibrate
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,8 @@ class Tuner:
 
     def _over(self) -> bool:
         enough = self._plan.evaluations is not None and len(self._found) >= self._plan.evaluations
-        return enough or self.seconds > _SEARCHED * self._plan.budget
+        part = _SEARCHED if self._engine.draft else _SEARCHED_ALONE
+        return enough or self.seconds > part * self._plan.budget
 
     def _step(self, share: float, search: Search, on_evaluation: Callable[[Evaluation], None]) -> bool:
         """One mask; False if the search has none left."""
