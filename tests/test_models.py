@@ -159,6 +159,20 @@ def test_gemma_with_sliding_windows_under_a_mask(pulled):
         assert not np.allclose(masked, fresh, atol=0.2)
 
 
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma-3-270m", "qwen2.5-coder-0.5b"])
+def test_models_draft_under_the_masks_shipped_for_them(pulled, name):
+    path = str(pulled[name])
+    drafting = {"self_speculation": True, "drafters": ("layerskip",), "policy": "fixed"}
+    with Engine.open(path, n_ctx=512, **drafting) as engine, Engine.open(path, n_ctx=512, mode="plain") as plain:
+        assert str(engine.mask) == str(load_mask(f"{name}-tuned"))
+        answers = [engine.generate(prompt, max_tokens=32) for prompt in PROMPTS]
+        assert [answer.token_ids for answer in answers] == [
+            plain.generate(prompt, max_tokens=32).token_ids for prompt in PROMPTS
+        ]
+        counts = [answer.drafters["layerskip"] for answer in answers]
+        assert sum(count["accepted"] for count in counts) > sum(count["tested"] for count in counts) / 2
+
+
 # case 1: different tokenizers
 def test_a_drafter_of_another_tokenizer(pulled):
     command = ["generate", "-m", pulled["qwen2.5-coder-1.5b"], "-md", pulled["smollm2-135m"], "Hi"]
@@ -242,8 +256,6 @@ def test_modes_that_lack_something_say_what(pulled):
         Engine.open(path, mode="tiered", mask="layers:4")
     with pytest.raises(ModelError, match="needs a draft model"):
         Engine.open(path, drafters=("model",))
-    with pytest.raises(MaskError, match="needs a mask"):
-        Engine.open(path, draft_model=path, mode="tiered")
     with pytest.raises(MaskError, match="found for qwen2"):
         Engine.open(path, draft_model=path, mode="tiered", mask="qwen2.5-coder-1.5b-hand-picked")
 

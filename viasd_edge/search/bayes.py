@@ -32,8 +32,8 @@ def propose(told: Mapping[Units, float], pool: Sequence[Units], space: Space, *,
     """The mask of `pool` with the lowest confidence bound of its loss (mean - kappa * deviation).
 
     The surrogate is a Bayesian linear regression on `_described` masks, fitted anew to all that was told, in some
-    milliseconds. On scores of 128 masks of one cost, 40 of them told, it ranks the others at a correlation of 0.7 with
-    the truth, a Gaussian process over all switches at 0.5 to 0.6, a forest of trees at 0.4 to 0.5.
+    milliseconds. Of 128 masks of one cost of Qwen2.5-Coder 1.5B, 40 of them told, it ranks the others at a correlation
+    of 0.7 with their scores, a Gaussian process over all switches at 0.5 to 0.6, a forest of trees at 0.4 to 0.5.
     """
     switches = _dimensions(space.size)
     described = FunctionTransformer(_described, kw_args={"kinds": 2 if space.blocks else 1})
