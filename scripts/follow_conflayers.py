@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from viasd_edge.costs import RunnerMeter
+from viasd_edge.curves import Timer, by_turns
 from viasd_edge.engine import Engine
 from viasd_edge.generation import Generation
 from viasd_edge.limits import ConfidenceName
@@ -31,7 +32,6 @@ from viasd_edge.trace import tracing
 
 CLASSES = ("code", "summary", "translation")
 ALWAYS: dict[str, Any] = {"mode": "exact", "policy": "fixed", "drafters": ("layerskip",), "draft_max": 8}
-CONTEXT = 100  # tokens before a pass whose probe is priced
 SMOOTH = 8  # rounds over which the plot averages acceptance
 
 
@@ -58,8 +58,7 @@ def main() -> None:
                 followed[group] = follow(engine, texts, arguments.tokens, on_round)
                 masks = {"began with": followed[group][0].draft.mask, "best found": best(followed[group], schedule)}
                 compare(plain, masks, texts[0], arguments.tokens, arguments.repeats)
-        for n in (1, 1 + ALWAYS["draft_max"]):
-            print(f"reading confidences in a full pass of {n}: {probe_cost(plain.target, n)}", flush=True)
+        probe_cost(plain.target, (1, 1 + ALWAYS["draft_max"]))
     plot(followed, n_layer, arguments.plot)
 
 
@@ -111,27 +110,24 @@ def compare(plain: Engine, masks: dict[str, LayerMask | None], text: str, n_toke
         print(f"  {name}: {faster:.2f}x of plain{stood(found[0])}, {same}: {ways[name].mask}", flush=True)
 
 
-def probe_cost(runner: Runner, n: int, repeats: int = 40) -> str:
-    """What reading the confidences adds to a full pass of `n` tokens: the least of three, with and without by turns."""
-    tokens = [i % runner.model.n_vocab for i in range(CONTEXT + n)]
-    runner.rewind(0)
-    runner.decode(tokens[:CONTEXT], rows=0)
-    ratios = []
-    for repeat in range(repeats):
-        quickest: dict[ConfidenceName | None, float] = {}
-        kinds: tuple[ConfidenceName | None, ...] = (None, "hidden")
-        for kind in kinds if repeat % 2 else kinds[::-1]:
+def probe_cost(runner: Runner, widths: Sequence[int], repeats: int = 40) -> None:
+    """Print what reading the confidences adds to a full pass: the least of three passes, with and without by turns."""
+    meter = RunnerMeter(runner)
+
+    def timer(kind: ConfidenceName | None) -> Timer:
+        def measure(n: int) -> float:
             runner.set_probe(kind)
-            seconds = []
-            for _ in range(4):  # the first builds the graph
-                runner.rewind(CONTEXT)
-                started = time.perf_counter()
-                runner.decode(tokens[CONTEXT:])
-                seconds.append(time.perf_counter() - started)
-            quickest[kind] = min(seconds[1:])
-        ratios.append(quickest["hidden"] / quickest[None] - 1)
+            meter.measure(n)  # builds the graph
+            return min(meter.measure(n) for _ in range(3))
+
+        return measure
+
+    pairs = zip(widths, *by_turns([timer(None), timer("hidden")], widths, repeats), strict=True)
     runner.set_probe(None)
-    return f"{statistics.mean(ratios):+.2%}, standard error {statistics.stdev(ratios) / repeats**0.5:.2%}"
+    for n, without, probed in pairs:
+        added = [more / less - 1 for less, more in zip(without, probed, strict=True)]
+        error = statistics.stdev(added) / len(added) ** 0.5
+        print(f"reading confidences in a full pass of {n}: {statistics.mean(added):+.2%}, standard error {error:.2%}")
 
 
 def speed(answer: Generation) -> str:

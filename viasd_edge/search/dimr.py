@@ -42,7 +42,6 @@ class Dimr:
         self._theta = theta
         self._random = np.random.default_rng(seed)
         self._singles = Singles(space)
-        self._seen: set[Units] = set()
         self._losses: dict[Units, float] = {}  # of masks of several units, in logarithms
         self._starts: list[Units] = []
         self._step = 0
@@ -54,7 +53,7 @@ class Dimr:
         if self._step == 1:
             self._starts += self._first()
         while self._starts:
-            if (start := self._starts.pop()) not in self._seen:
+            if self._is_new(start := self._starts.pop()):
                 return start
         if len(self._losses) < _FEW:
             return self._drawn()
@@ -64,7 +63,6 @@ class Dimr:
 
     def tell(self, units: Units, scores: Scores) -> None:
         self._singles.tell(units, scores)
-        self._seen.add(units)
         if len(units) > 1:  # one alone says nothing of several; and the worst must not drown what tells the best apart
             self._losses[units] = math.log(self.loss(scores) + 1e-4)
 
@@ -74,13 +72,17 @@ class Dimr:
         summed = least_damage(self._space, self._singles.damage, self._share)
         return [units for units in [summed, *found] if units]
 
+    def _is_new(self, units: Units) -> bool:
+        """Not told yet; every unit alone was told before any other mask is sought."""
+        return len(units) > 1 and units not in self._losses
+
     def _drawn(self) -> Units | None:
         """A random mask not seen yet; None if there seems to be none left."""
         for i in range(_TRIES):
             turn = self._step + i
             order = self._order(_NOISE[turn % len(_NOISE)], _LEANINGS[turn % len(_LEANINGS)])
             units = self._space.fill(order, self._share)
-            if units and units not in self._seen:
+            if self._is_new(units):
                 return units
         return None
 
@@ -90,7 +92,7 @@ class Dimr:
         for _ in range(_TRIES):
             rank = min(int(self._random.geometric(_GREED)), len(parents)) - 1
             units = self._exchanged(parents[rank])
-            if units and units not in self._seen:
+            if self._is_new(units):
                 return units
         return None
 
@@ -111,7 +113,7 @@ class Dimr:
         parents = self._parents()
         found = dict.fromkeys(self._exchanged(parents[i % len(parents)]) for i in range(_POOL))
         found.update(dict.fromkeys(units for _ in range(_POOL // 4) if (units := self._drawn()) is not None))
-        return [units for units in found if units and units not in self._seen]
+        return [units for units in found if self._is_new(units)]
 
     def _exchanged(self, units: Units) -> Units:
         """Without one or two of its units, filled up again in random order."""
